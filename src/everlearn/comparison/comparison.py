@@ -202,7 +202,7 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
     matrix = runs[0].matrices[metric]
     single = len(runs) == len(pools)
     samples = paired_samples(runs, metric) if single else {}
-    made = []
+    measures = []
     for key, quantity in QUANTITIES.items():
         each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in pools]
         all_summaries = [summary for own in each for summary in own]
@@ -222,7 +222,7 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             estimates = tuple(map(pooled, means))
             seeds = tuple(_by_seed(pool, own) for pool, own in zip(pools, means, strict=True))
             of_columns = {column: _column_seeds(pools, each, column) for column in columns}
-            made.append(
+            measures.append(
                 Measure(
                     quantity, metric, title, matrix.unit, better, estimates, columns, seeds, of_columns, drawn, unequal
                 )
@@ -233,10 +233,10 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             seeds = _column_seeds(pools, each, column)
             own = {column: drawn[column]} if column in drawn else {}
             alone, by_seed = {column: values}, {column: seeds}
-            made.append(
+            measures.append(
                 Measure(quantity, metric, name, matrix.unit, better, values, alone, seeds, by_seed, own, unequal)
             )
-    return [measure for measure in made if measure.known]
+    return [measure for measure in measures if measure.known]
 
 
 def _column_seeds(

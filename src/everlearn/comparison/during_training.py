@@ -87,14 +87,14 @@ def axes(waypoint: Waypoint) -> list[Axes]:
     The last one is text against text: a small model's answers are near chance, before and after.
     """
     kept = {
-        metric: tuple(found) for metric, found in waypoint.kept.items() if METRICS[metric].unit == "fraction" and found
+        metric: tuple(pairs) for metric, pairs in waypoint.kept.items() if METRICS[metric].unit == "fraction" and pairs
     }
     if not kept:
         return []
     metric = next((name for name in YARDSTICKS if name in kept), next(iter(kept)))
-    found = [Axes((name, tuple(of)), (metric, kept[metric])) for name, of in waypoint.learnt.items() if of]
+    pairs = [Axes((name, tuple(of)), (metric, kept[metric])) for name, of in waypoint.learnt.items() if of]
     own, others = (tuple(scores.get(INSIDE, {})) for scores in (waypoint.learnt, waypoint.kept))
-    return [*found, *([Axes((INSIDE, own), (INSIDE, others))] if own and others else [])]
+    return [*pairs, *([Axes((INSIDE, own), (INSIDE, others))] if own and others else [])]
 
 
 def moments(run: Run) -> list[Waypoint]:
@@ -114,17 +114,17 @@ def moments(run: Run) -> list[Waypoint]:
 
     def waypoint(tokens: float, scores: Scores) -> Waypoint:
         sides = [
-            {metric: {name: v for name, v in found.items() if (name in own or name in run.domains) is side}
-             for metric, found in scores.items()}
+            {metric: {name: v for name, v in by_name.items() if (name in own or name in run.domains) is side}
+             for metric, by_name in scores.items()}
             for side in (True, False)
         ]  # fmt: skip
         return Waypoint(tokens, *sides)
 
-    found = [waypoint(0.0, _row(matrices, 0))]
-    found += [
+    points = [waypoint(0.0, _row(matrices, 0))]
+    points += [
         waypoint(look.tokens, {**({INSIDE: look.scores} if look.scores else {}), **look.tasks}) for look in inside
     ]
-    return found if run.unfinished else [*found, waypoint(total, _row(matrices, -1))]
+    return points if run.unfinished else [*points, waypoint(total, _row(matrices, -1))]
 
 
 def mean_of(runs: Sequence[Sequence[Waypoint]]) -> list[Waypoint]:

@@ -305,8 +305,8 @@ def _default(argument: str) -> str | None:
     """Return the default of a training argument; None if this version of transformers does not have it."""
     from everlearn.config.arguments import default_of  # imports transformers: only if needed
 
-    found = default_of(argument)
-    return None if found is None else _value(found[0])
+    default = default_of(argument)
+    return None if default is None else _value(default[0])
 
 
 @lru_cache(maxsize=512)

@@ -103,12 +103,12 @@ def looks(run: Run) -> list[Look]:
         by_metric = by_task if isinstance(by_task, Mapping) else {}
         tasks = {str(metric): _numbers(scores) for metric, scores in by_metric.items()}
         lines[int(stage), int(step)] = Look(int(stage), int(step), tokens, _numbers(text), tasks)
-    before, made = 0.0, []
+    before, scored = 0.0, []
     for stage in sorted({stage for stage, _ in lines}):
         inside = [lines[key] for key in sorted(lines) if key[0] == stage]
-        made += [replace(look, tokens=before + look.tokens) for look in inside]
+        scored += [replace(look, tokens=before + look.tokens) for look in inside]
         before += max(look.tokens for look in inside)
-    return made
+    return scored
 
 
 def _numbers(values: object) -> dict[str, float]:

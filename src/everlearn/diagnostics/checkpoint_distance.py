@@ -83,7 +83,7 @@ class Distance:
                 | {"change": each.change, "largest": each.largest, "stable_rank": self.layers.get(each.layer)}
                 for each in moved or ()
             ],
-            "drift": {name: asdict(found) for name, found in self.drift.items()},
+            "drift": {name: asdict(drift) for name, drift in self.drift.items()},
         }
 
 
@@ -157,8 +157,10 @@ def distances(learner: ContinualLearner, pairs: Sequence[Pair], blocks: int) -> 
         with learner.reporter.activity(f"From {since} to {until}", len(sets)) as done:
             drift = {}
             for number, task in enumerate(sets, 1):
-                told, now = (teller(scorer, index, task, models[index]) for index in (pair.since, pair.until))
-                drift[task.name] = functional_drift(told, now, task, scorer.conditions(pair.until))
+                before_predictor, now = (
+                    teller(scorer, index, task, models[index]) for index in (pair.since, pair.until)
+                )
+                drift[task.name] = functional_drift(before_predictor, now, task, scorer.conditions(pair.until))
                 done(number)
         measured.append(
             Distance(
@@ -217,8 +219,8 @@ def _by_block(
         rows = range(start, min(start + size, len(blocks)))
         start = rows.stop
         batch = {key: x.to(how.device) for key, x in how.objective.collate(blocks.take(rows), rows).items()}
-        told, now = before.likely(batch), after.likely(batch)
+        old, now = before.likely(batch), after.likely(batch)
         labelled = batch["labels"] != IGNORE
-        kl = (told.exp() * (told - now)).sum(-1) * labelled
-        size = max(1, min(how.batch_size, _PROBABILITIES // (told.numel() // len(rows))))
+        kl = (old.exp() * (old - now)).sum(-1) * labelled
+        size = max(1, min(how.batch_size, _PROBABILITIES // (old.numel() // len(rows))))
         yield kl.sum(1).double().cpu().numpy(), labelled.sum(1).double().cpu().numpy()

@@ -160,9 +160,9 @@ def _measured(
             for own, cell in zip(cells, looked_at_once(scorer.shared_folder(), blended, tasks, how), strict=True):
                 own.append(cell)
             done(number)
-    found = GoingBack(title, since, until, tuple(blend.label for blend in blends))
-    _add(found, {task.name: (_role(learner, pair, task), own) for task, own in zip(tasks, cells, strict=True)})
-    return found
+    result = GoingBack(title, since, until, tuple(blend.label for blend in blends))
+    _add(result, {task.name: (_role(learner, pair, task), own) for task, own in zip(tasks, cells, strict=True)})
+    return result
 
 
 def looked_at_once(folder: Path, model: nn.Module, tasks: Sequence[HeldOutText], how: Conditions) -> list[Cell]:

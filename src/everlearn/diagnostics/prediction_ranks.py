@@ -63,7 +63,7 @@ class Ranks:
 
     def to_json(self) -> dict[str, Any]:
         """Return the ranks as JSON data."""
-        rows = [{name: asdict(found) for name, found in row.items()} for row in self.log_rank]
+        rows = [{name: asdict(estimate) for name, estimate in row.items()} for row in self.log_rank]
         return {**vars(self), "log_rank": rows}
 
 
@@ -86,16 +86,16 @@ def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
     for index in range(len(learner.recipe.domains) + 1):
         if not learner.has_weights(index):
             continue
-        model, found = learner.model_after(index).to(scorer.device), dict[str, Estimate]()
+        model, medians = learner.model_after(index).to(scorer.device), dict[str, Estimate]()
         with learner.reporter.activity(f"Ranks, {scorer.label(index)}", len(tasks)) as done:
             for number, task in enumerate(tasks, 1):
                 if places[task.name]:
                     predictor = teller(scorer, index, task, model)
                     ranks = ranks_of(predictor, task.held_out.blocks, places[task.name], how)
-                    found[task.name] = _median(np.log(ranks), task.name)
+                    medians[task.name] = _median(np.log(ranks), task.name)
                 done(number)
         labels.append(scorer.label(index))
-        rows.append(found)
+        rows.append(medians)
     return Ranks(
         {name: [str(how.tokenizer.decode(list(ids))).strip() for ids in each] for name, each in own.items()},
         {name: len(each) for name, each in places.items()},
@@ -130,12 +130,12 @@ def keywords(
         most = np.lexsort((known, -counts))[:_CANDIDATES]
         most = most[counts[most] >= _TWICE]
         frequent[name] = (known[most], counts[most])
-    asked = np.unique(np.concatenate([np.empty(0, np.int64), *(known for known, _ in frequent.values())]))
-    in_set = {name: _document_frequency(asked, *found) for name, found in each.items()}
-    documents = {name: len(np.unique(found[1])) for name, found in each.items()}
+    candidates = np.unique(np.concatenate([np.empty(0, np.int64), *(known for known, _ in frequent.values())]))
+    in_set = {name: _document_frequency(candidates, *ngrams) for name, ngrams in each.items()}
+    documents = {name: len(np.unique(ngrams[1])) for name, ngrams in each.items()}
     chosen = {}
     for name, (known, counts) in frequent.items():
-        at = np.searchsorted(asked, known)
+        at = np.searchsorted(candidates, known)
         others = sum((in_set[other][at] for other in sets if other != name), np.zeros(len(at), np.int64))
         total = sum(documents[other] for other in sets if other != name)
         weight = counts * np.log((1 + total) / (1 + others))

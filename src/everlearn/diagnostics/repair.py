@@ -180,10 +180,10 @@ def repair(
         check_new(Path(folder))
     learner = ContinualLearner.open(run, reporter)
     pair = pair_of(learner, since, until)
-    found = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
+    result = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
     if folder is not None:
-        save_repaired(learner, pair, found, Path(folder))
-    return found
+        save_repaired(learner, pair, result, Path(folder))
+    return result
 
 
 def search_repair(
@@ -245,7 +245,7 @@ def search_repair(
 
             step = largest_step(lost, budget)
             before, at, after = (look(s, test, *others) for s in (0.0, step, 1.0))
-    found = {task.name: cells for task, *cells in zip(others, before[1:], at[1:], after[1:], strict=True)}
+    cells_of = {task.name: cells for task, *cells in zip(others, before[1:], at[1:], after[1:], strict=True)}
     return Repair(
         since,
         until,
@@ -259,7 +259,7 @@ def search_repair(
         _lost(before[0], at[0]),
         {
             name: _remains(BEFORE if scorer.domains.index(name) < pair.since else LEARNT, *cells)
-            for name, cells in found.items()
+            for name, cells in cells_of.items()
             if scorer.domains.index(name) < pair.until
         },
     )
@@ -289,7 +289,7 @@ def _budgeted(
     """Return the file with the blocks of the text to which the budget applies."""
     if text is not None:
         format_ = learner.setting()
-        found = prepare(
+        prepared = prepare(
             Corpus(path=str(text)),
             format_.tokenizer,
             format_.kind,
@@ -299,12 +299,12 @@ def _budgeted(
             name=TEXT,
             isolated=format_.objective.isolate,
         )
-        if not isinstance(found.train, PackedBlocks):
+        if not isinstance(prepared.train, PackedBlocks):
             raise DataError(f"`--text` is '{text}', which is a stream. Name a file.")
         path = scratch / f"{TEXT}.safetensors"
-        every, encoder = np.arange(len(found.train)), Encoder(format_.tokenizer, format_.kind)
-        rows = facts_of_rows(found.train, every, encoder, found.bytes_per_token, in_order=True)
-        HeldOut(found.train, found.bytes_per_token, rows).save(path)
+        every, encoder = np.arange(len(prepared.train)), Encoder(format_.tokenizer, format_.kind)
+        rows = facts_of_rows(prepared.train, every, encoder, prepared.bytes_per_token, in_order=True)
+        HeldOut(prepared.train, prepared.bytes_per_token, rows).save(path)
         return path
     general = learner.recipe.general
     name = on or (general.name if general is not None else None)

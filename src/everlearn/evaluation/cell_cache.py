@@ -76,8 +76,8 @@ class SharedCells:
 
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a hash of how a tokenizer maps text to tokens, without its current truncation and padding."""
-    made = json.loads(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else tokenizer.get_vocab()
-    core = sorted((key, value) for key, value in made.items() if key not in ("truncation", "padding"))
+    state = json.loads(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else tokenizer.get_vocab()
+    core = sorted((key, value) for key, value in state.items() if key not in ("truncation", "padding"))
     return hash_of(core, sorted(tokenizer.special_tokens_map.items()), tokenizer.model_max_length)
 
 

@@ -93,7 +93,7 @@ def saturation(streams: Sequence[StreamLosses], buckets: int = BUCKETS) -> Satur
         for column, value in enumerate(forgotten(stream)[row].tolist())
         if np.isfinite(value)
     ]
-    made = []
+    bucketed = []
     for number, part in enumerate(parts):
         own = [pair for pair in pairs if pair[0] == number]
         gaps = {
@@ -101,11 +101,11 @@ def saturation(streams: Sequence[StreamLosses], buckets: int = BUCKETS) -> Satur
             for gap in sorted({pair[1] for pair in own})
         }
         mean = float(np.mean([pair[3] for pair in own])) if own else None
-        made.append(Bucket(int(part[0]), int(part[-1]), mean, gaps))
+        bucketed.append(Bucket(int(part[0]), int(part[-1]), mean, gaps))
     orders = len({stream.domains for stream in streams})
     return SaturationByGap(
-        tuple(made),
-        tuple(at_equal_gap(bucket, made[0]) for bucket in made[1:]),
+        tuple(bucketed),
+        tuple(at_equal_gap(bucket, bucketed[0]) for bucket in bucketed[1:]),
         _least_squares(pairs, buckets, with_domains=orders > 1),
         orders,
     )

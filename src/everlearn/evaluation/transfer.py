@@ -154,7 +154,7 @@ class StreamLosses:
 
     def each(self) -> dict[str, dict[str, float]]:
         """Return measure → domain → value; absent if it does not apply or was not measured."""
-        last, found = len(self.losses) - 1, dict[str, dict[str, float]]()
+        last, measures = len(self.losses) - 1, dict[str, dict[str, float]]()
         for place, (name, stage) in enumerate(zip(self.domains, self.stages, strict=True)):
             measured = [row for row in range(last + 1) if np.isfinite(self.losses[row, place])]
             values = np.array([self.alone[place], *self.losses[measured, place]])
@@ -164,8 +164,8 @@ class StreamLosses:
                     continue
                 value = float(measure.of(scores, stage, last, higher_is_better=False))
                 if np.isfinite(value):
-                    found.setdefault(key, {})[name] = value
-        return found
+                    measures.setdefault(key, {})[name] = value
+        return measures
 
     def spread(self) -> dict[str, dict[str, Spread]]:
         """Return measure → :data:`ALL` and super-domains → mean and median over their domains."""

@@ -159,6 +159,6 @@ def _notes(comparison: Comparison) -> list[str]:
 def fenced(language: str, text: str) -> str:
     """Return a fenced code block that its content cannot close."""
     # The fence is longer than any run of backticks inside.
-    longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"

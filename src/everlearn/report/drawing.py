@@ -157,20 +157,20 @@ class Drawing:
             values: Tooltips of the points, which the page's script reads from the attribute `data-v`.
         """
         data: list[str] = []
-        told: list[str] = []
+        tooltips: list[str] = []
         pen = "M"
         for position, (x, y) in enumerate(points):
             if y is None:
                 pen = "M"
                 continue
             data.append(f"{pen}{px(x)},{px(y)}")
-            told += values[position : position + 1]
+            tooltips += values[position : position + 1]
             pen = "L"
         if not data:
             return
-        many = len(told) > TOLD
-        title = "\n".join([name, *([told[0], "…", told[-1]] if many else told)])
-        self.path("".join(data), stroke, width=width, title=title if told else "", values=told if many else ())
+        many = len(tooltips) > TOLD
+        title = "\n".join([name, *([tooltips[0], "…", tooltips[-1]] if many else tooltips)])
+        self.path("".join(data), stroke, width=width, title=title if tooltips else "", values=tooltips if many else ())
 
     def marker(self, x: float, y: float, series: int, title: str = "", hollow: bool = False) -> None:
         """Draw a run's marker, with shape and colour by its rank."""

@@ -159,16 +159,16 @@ def _scores(results: Results, exported: Exported) -> list[str]:
         ]
     parts = ["## Scores", "On held-out text and end tasks, before and after. In brackets: 95 % intervals."]
     for name, table in results.matrices.items():
-        found = table.estimates()
-        columns = [column for column in table.columns if (exported.row, column) in found]
+        estimates = table.estimates()
+        columns = [column for column in table.columns if (exported.row, column) in estimates]
         if not columns:
             continue
-        shown = [value for column in columns for row in (BASE, exported.row) if (value := found.get((row, column)))]
+        shown = [value for column in columns for row in (BASE, exported.row) if (value := estimates.get((row, column)))]
         places = fmt.decimals(each.value for each in shown)
         title = f"{table.title or name} {'↑' if table.higher_is_better else '↓'}"
         lines = [f"| {title} | base model | this model |", "|---|---:|---:|"]
         for column in columns:
-            before, after = (found.get((row, column), Estimate()) for row in (BASE, exported.row))
+            before, after = (estimates.get((row, column), Estimate()) for row in (BASE, exported.row))
             cells = [fmt.MISSING if each.value is None else fmt.estimate(each, places) for each in (before, after)]
             lines.append(f"| {escape_markdown(column)} | {cells[0]} | {cells[1]} |")
         parts.append("\n".join(lines))

@@ -112,16 +112,16 @@ def page(comparison: Comparison) -> str:
 
 def _of_one_run(comparison: Comparison, pool: int) -> str:
     """Return the label of a pool's first run where it is shown alone."""
-    found = comparison.pools[pool]
-    return found.label + (f", seed {found.seeds[0]}" if len(found.runs) > 1 else "")
+    pooled = comparison.pools[pool]
+    return pooled.label + (f", seed {pooled.seeds[0]}" if len(pooled.runs) > 1 else "")
 
 
 def _studies(comparison: Comparison, best: Sequence[int]) -> list[Table]:
     """Return the tables of the causal study, for the pools that have its numbers."""
     shown = [(comparison.labels[pool], comparison.pools[pool].runs) for pool in best]
-    found = [table for make in (study_table, transfer_table) for runs in shown if (table := make(*runs))]
-    saturated = saturation_table(comparison) if found else None
-    return [*found, *([saturated] if saturated else [])]
+    tables = [table for make in (study_table, transfer_table) for runs in shown if (table := make(*runs))]
+    saturated = saturation_table(comparison) if tables else None
+    return [*tables, *([saturated] if saturated else [])]
 
 
 def top_figure(comparison: Comparison) -> list[Plate]:
@@ -146,8 +146,8 @@ def top_figure(comparison: Comparison) -> list[Plate]:
     first = comparison.ranking[0]
     left = gained.columns if gained else {}
     domains = tuple(
-        DomainBalance(name, found[first].value, left.get(name, nothing)[first].value)
-        for name, found in learnt.columns.items()
+        DomainBalance(name, gains[first].value, left.get(name, nothing)[first].value)
+        for name, gains in learnt.columns.items()
     )
     return draw("balance", Balance(domains, learnt.unit))
 
@@ -226,20 +226,20 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Return title, paper (a web address or empty) and options of every method, each once."""
-    found = {}
+    papers = {}
     for run in comparison.runs:
         for method in run.results.get("methods") or []:
             paper = str(method.get("paper") or "")
             options = ", ".join(f"{key}={value}" for key, value in (method.get("options") or {}).items())
             title = str(method.get("title") or method.get("name"))
             # Only web addresses become links, since a results file may be foreign.
-            found[title, options] = paper if paper.startswith(("https://", "http://")) else ""
-    return [(title, paper, options) for (title, options), paper in found.items()]
+            papers[title, options] = paper if paper.startswith(("https://", "http://")) else ""
+    return [(title, paper, options) for (title, options), paper in papers.items()]
 
 
 def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
     """Return the best run's recipe in full, and for every other run the lines that differ."""
-    found: list[tuple[str, str]] = []
+    shown: list[tuple[str, str]] = []
     whole: str | None = None
     for pool in comparison.ranking:
         label, text = comparison.labels[pool], comparison.pools[pool].runs[0].recipe
@@ -248,23 +248,23 @@ def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
         text = recipe_without_folders(text)
         if whole is None:
             whole = text
-            found.append((label, text))
+            shown.append((label, text))
             continue
-        lines = list(unified_diff(whole.splitlines(), text.splitlines(), found[0][0], label, lineterm="", n=0))
-        found.append((f"{label} (what differs)", "\n".join(lines) or "nothing"))
-    return found
+        lines = list(unified_diff(whole.splitlines(), text.splitlines(), shown[0][0], label, lineterm="", n=0))
+        shown.append((f"{label} (what differs)", "\n".join(lines) or "nothing"))
+    return shown
 
 
 def _environments(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return every environment once, with the runs that had it."""
-    found: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
+    by_content: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
     for pool in comparison.pools:
         for run in pool.runs:
             if run.environment:
                 entries = fmt.flatten(run.environment)
-                labels = found.setdefault(repr(entries), ([], entries))[0]
+                labels = by_content.setdefault(repr(entries), ([], entries))[0]
                 labels += [pool.label] if pool.label not in labels else []
-    return [(fmt.listing(labels), entries) for labels, entries in found.values()]
+    return [(fmt.listing(labels), entries) for labels, entries in by_content.values()]
 
 
 def _commands(comparison: Comparison) -> str:

@@ -42,9 +42,9 @@ class RunResults(Results):
     @classmethod
     def of(cls, results: Results, folder: Path) -> RunResults:
         """Make the results with the folder of their run, from which training curves are read."""
-        made = cls.model_validate(results.model_dump())
-        made._folder = folder
-        return made
+        run_results = cls.model_validate(results.model_dump())
+        run_results._folder = folder
+        return run_results
 
     @classmethod
     def load(cls, path: Path) -> RunResults:

@@ -31,9 +31,9 @@ def task_table(comparison: Comparison, metric: str) -> Table:
     brief = len(tasks) * len(shown) > BRIEF
     rows = []
     for position, task in enumerate(tasks):
-        found = [pooled([matrix.cell(-1, task) for matrix in comparison.matrices(metric, pool)]) for pool in shown]
+        estimates = [pooled([matrix.cell(-1, task) for matrix in comparison.matrices(metric, pool)]) for pool in shown]
         cells = [TableCell(fmt.fixed(base[position], places)) for _, base in columns]
-        cells += [TableCell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
+        cells += [TableCell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in estimates]
         rows.append((task, tuple(cells)))
     if average and len(tasks) > 1:
         # The mean is over the domains' tasks, as in the runs' average; general tasks do not count.
@@ -113,16 +113,16 @@ def study_table(label: str, runs: Sequence[Run]) -> Table | None:
     if run.results.get("objective") != "causal" or not any(study.get(key) for study in studies for key in keys):
         return None
 
-    def mean(key: str, found: list[Any]) -> float | None:
-        known = [value for each in found if (value := number(each)) is not None]
+    def mean(key: str, values: list[Any]) -> float | None:
+        known = [value for each in values if (value := number(each)) is not None]
         if len(known) < len(runs):
             return None
         return fmean(known) if key == "forgotten" or len(known) == 1 or min(known) <= 0 else geometric_mean(known)
 
-    found = {key: {d: mean(key, [(s.get(key) or {}).get(d) for s in studies]) for d in run.domains} for key in keys}
+    values = {key: {d: mean(key, [(s.get(key) or {}).get(d) for s in studies]) for d in run.domains} for key in keys}
     median = {key: mean(key, [(s.get("median") or {}).get(key) for s in studies]) for key in keys}
-    places = {key: 3 if key == "forgotten" else fmt.decimals(found["zero_shot"].values()) for key in keys}
-    rows = [(d, tuple(TableCell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
+    places = {key: 3 if key == "forgotten" else fmt.decimals(values["zero_shot"].values()) for key in keys}
+    rows = [(d, tuple(TableCell(fmt.fixed(values[k][d], places[k])) for k in keys)) for d in run.domains]
     if any(value is not None for value in median.values()):
         rows.append(("median", tuple(TableCell(fmt.fixed(median[k], places[k])) for k in keys)))
     header = (

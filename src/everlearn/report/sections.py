@@ -53,4 +53,4 @@ def section(name: str) -> Callable[[_Make], _Make]:
 
 def further_sections(comparison: Comparison) -> list[Section]:
     """Return the registered sections that apply to these runs."""
-    return [made for make in SECTIONS.values() if (made := make(comparison)) is not None]
+    return [section_of_runs for make in SECTIONS.values() if (section_of_runs := make(comparison)) is not None]

@@ -122,7 +122,7 @@ def models_table(comparison: Comparison) -> Table:
     header, columns = ["Model"], []
     for metric in [m for m in (comparison.text_metric, *comparison.task_metrics[:1]) if m is not None]:
         each = comparison.matrices(metric)
-        places = fmt.decimals(found.value for matrix in each for found in matrix.scores.values())
+        places = fmt.decimals(score.value for matrix in each for score in matrix.scores.values())
         for column in dict.fromkeys(column for matrix in each for column in matrix.columns):
             unit = each[0].unit or each[0].title.lower()
             header.append(f"{column}\u00a0{'↑' if each[0].higher_is_better else '↓'} ({unit})")
@@ -177,8 +177,8 @@ def column_table(measure: Measure, comparison: Comparison) -> Table:
     brief = len(measure.columns) * len(shown) > BRIEF
 
     def cells(found: Measure) -> tuple[TableCell, ...]:
-        made = [cell(found.estimates[pool], found, not brief and found.best == pool) for pool in shown]
-        return tuple(TableCell(each.text) for each in made) if brief else tuple(made)
+        cells_of_pools = [cell(found.estimates[pool], found, not brief and found.best == pool) for pool in shown]
+        return tuple(TableCell(each.text) for each in cells_of_pools) if brief else tuple(cells_of_pools)
 
     rows = [(column, cells(measure.column(column))) for column in measure.columns]
     if len(rows) > 1:
@@ -328,9 +328,9 @@ def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
                 ).items():
                     rows.append((label, metric, measure.quantity.key, column, e.value, e.low, e.high))
     for pool in comparison.pools:
-        for found in pool.runs:
-            label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {found.results.get('seed')}"
-            for key, value in found.cost.items():
+        for run_of_pool in pool.runs:
+            label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {run_of_pool.results.get('seed')}"
+            for key, value in run_of_pool.cost.items():
                 if number(value) is not None:
                     rows.append((label, "cost", key, "run", value, None, None))
     return rows

@@ -26,7 +26,7 @@ def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
     matrix = run.matrices.get(metric)
     if matrix is None or not run.domains:
         return None
-    scores = {place: found.value for place, found in matrix.scores.items() if found.value is not None}
+    scores = {place: estimate.value for place, estimate in matrix.scores.items() if estimate.value is not None}
     return StreamLosses.of(matrix.rows, matrix.columns, scores, groups=run.groups)
 
 
@@ -121,7 +121,9 @@ def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
 def half_width(run: Run) -> float | None:
     """Return half of a score's 95 % interval in nats per token, the median over all scores."""
     matrix = run.matrices.get(LOSS)
-    known = [found.interval for found in matrix.scores.values() if found.interval is not None] if matrix else []
+    known = (
+        [estimate.interval for estimate in matrix.scores.values() if estimate.interval is not None] if matrix else []
+    )
     return median((high - low) / 2 for low, high in known) if known else None
 
 
@@ -134,8 +136,8 @@ def _spread(found: Mapping[str, Any]) -> TableCell:
 
 def saturation_table(comparison: Comparison) -> Table | None:
     """Make a table of a comparison's runs, and of all orders of a method together; None without a long stream."""
-    found = saturations(comparison) | all_orders(comparison)
-    return saturation_rows(found, "nats/token") if found else None
+    compared = saturations(comparison) | all_orders(comparison)
+    return saturation_rows(compared, "nats/token") if compared else None
 
 
 def saturation_rows(found: Mapping[str, SaturationByGap], unit: str) -> Table:

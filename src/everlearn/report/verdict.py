@@ -105,12 +105,12 @@ def _rule(comparison: Comparison) -> list[str]:
 
 def _drifts(comparison: Comparison, run: int) -> str:
     """Return the general drift of a run on each general set."""
-    found = comparison.drifts(run)
-    places = decimals(estimate.value for estimate in found.values())
+    drifts = comparison.drifts(run)
+    places = decimals(estimate.value for estimate in drifts.values())
     values = []
-    for name, estimate in found.items():
+    for name, estimate in drifts.items():
         parts = [fixed(estimate.value, places, True), "bits/byte", _range(estimate, places, True)]
-        parts += [f"of {name}"] if len(found) > 1 else []
+        parts += [f"of {name}"] if len(drifts) > 1 else []
         values.append(" ".join(part for part in parts if part))
     return listing(values)
 
@@ -219,12 +219,12 @@ def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
     if not alike:
         return []
     named = [comparison.labels[run] for run in alike]
-    found = [f"At the end it cannot be told apart from {_few(named)}: the difference is within its uncertainty."]
+    sentences = [f"At the end it cannot be told apart from {_few(named)}: the difference is within its uncertainty."]
     for measure in comparison.measures[gained.metric]:
         kept = [comparison.labels[run] for run in alike if measure.judge(run, first) == 1]
         if measure.quantity.key == "general_drift" and kept:
-            found.append(f"Of these, {_few(kept)} clearly {measure.quantity.better}.")
-    return found
+            sentences.append(f"Of these, {_few(kept)} clearly {measure.quantity.better}.")
+    return sentences
 
 
 def _unequal(comparison: Comparison) -> list[str]:

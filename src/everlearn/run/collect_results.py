@@ -107,7 +107,7 @@ class Outcome:
 
         A domain learnt later is not measured on models whose weights were removed: those cells never come.
         """
-        wanted = [
+        expected = [
             path
             for row in range(len(self.rows))
             if row == 0 or not self.folder.without_weights(row, self.rows[row])
@@ -117,9 +117,12 @@ class Outcome:
             )
         ]
         alone = [alone_path(self.cells, name) for name in held_out_names(self.recipe) if name in self.domains]
-        wanted += alone if self.recipe.evaluation.alone else []
-        made = (self.folder.results_file, self.folder.card_file, self.folder.report_file, self._mark)
-        if not all(path.is_file() for path in (*wanted, *made)) or files.fault(self.folder.results_file) is not None:
+        expected += alone if self.recipe.evaluation.alone else []
+        results = (self.folder.results_file, self.folder.card_file, self.folder.report_file, self._mark)
+        if (
+            not all(path.is_file() for path in (*expected, *results))
+            or files.fault(self.folder.results_file) is not None
+        ):
             return False
         try:
             return bool(files.read_json(self._mark) == {"of": self.mark()})

@@ -189,19 +189,19 @@ def unpack(export: Path, into: Path) -> RunFolder:
     }
     recipe = recipes.parse(known.model_dump(mode="json") | imposed)
     with files.new_folder(into, sealed=False) as new:
-        made = RunFolder(new)
+        run_folder = RunFolder(new)
         if (place / "evaluation").is_dir():
             shutil.copytree(place / "evaluation", new / "evaluation")
             for path in (new / "evaluation").rglob("*.safetensors"):
                 files.enlist(path)
         for number, domain in enumerate(recipe.domains, 1):
-            stage = made.stage(number, domain.name)
+            stage = run_folder.stage(number, domain.name)
             shutil.copytree(place / stage.name, stage)
             if number == len(recipe.domains):
                 for name in listed:
                     shutil.copyfile(export / name, stage / name)
             files.seal(stage)
-        recipes.save(recipe, made.recipe_file)
+        recipes.save(recipe, run_folder.recipe_file)
         files.write_json(new / "environment.json", environment())
     return RunFolder(into)
 

@@ -391,8 +391,8 @@ class Scorer:
             # The labelled files of an earlier task are gone: that must not prevent learning a new domain.
             self.run.reporter.say(f"End task '{config.name}' is left out {where}: {error}")
             return
-        if shared is not None and (found := shared.find(task, how)) is not None:
-            self._keep(row, found)
+        if shared is not None and (cached := shared.find(task, how)) is not None:
+            self._keep(row, cached)
             self.run.took(task.name, 1, None)
             return
         started = time.monotonic()
@@ -415,8 +415,8 @@ class Scorer:
             return Checkpoint(model, objective)
 
         def texts() -> PackedBlocks:
-            found = blocks_of(task.texts(), format_.tokenizer, format_.kind, format_.block_size)
-            return PackedBlocks.from_blocks(found, 0, task.name)
+            blocks = blocks_of(task.texts(), format_.tokenizer, format_.kind, format_.block_size)
+            return PackedBlocks.from_blocks(blocks, 0, task.name)
 
         reading = self._reading(row, task.domain, lambda: model, texts)
         put_back = functools.partial(as_tested, readers, reading=reading)

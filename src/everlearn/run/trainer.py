@@ -161,22 +161,22 @@ class StageTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Return the optimizer of `train`, as the methods wrap it."""
-        made: torch.optim.Optimizer | None = self.optimizer
-        if made is None:
+        optimizer: torch.optim.Optimizer | None = self.optimizer
+        if optimizer is None:
             with refused(given(self.args, "optim", "optim_args", "optim_target_modules")):
-                asked = super().create_optimizer(model)
-            self.optimizer = made = self.protection.optimizer(asked)
-        return made
+                plain = super().create_optimizer(model)
+            self.optimizer = optimizer = self.protection.optimizer(plain)
+        return optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """Return the schedule of `train`, as the methods wrap it."""
-        made: torch.optim.lr_scheduler.LRScheduler | None = self.lr_scheduler
-        if made is None:
-            made = self.protection.schedule(super().create_scheduler(num_training_steps, optimizer))
-            self.lr_scheduler = made  # type: ignore[assignment]  # the Trainer's type is that of its own schedules
-        return made
+        schedule: torch.optim.lr_scheduler.LRScheduler | None = self.lr_scheduler
+        if schedule is None:
+            schedule = self.protection.schedule(super().create_scheduler(num_training_steps, optimizer))
+            self.lr_scheduler = schedule  # type: ignore[assignment]  # the Trainer's type is that of its own schedules
+        return schedule
 
     def on_train_begin(self) -> None:
         """Load the optimizer state of the previous domain, unless a checkpoint is resumed."""
@@ -187,8 +187,8 @@ class StageTrainer(Trainer):
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer inside accelerate's wrapper."""
-        made: Any = self.optimizer
-        own: torch.optim.Optimizer = getattr(made, "optimizer", made)
+        wrapped: Any = self.optimizer
+        own: torch.optim.Optimizer = getattr(wrapped, "optimizer", wrapped)
         return own
 
     def optimizer_state(self) -> optimizer_state.Carried:
@@ -407,8 +407,8 @@ class _Updates(TrainerCallback):
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoint folders of a stage, oldest first."""
-    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
-    return sorted(found, key=step_of)
+    folders = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    return sorted(folders, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

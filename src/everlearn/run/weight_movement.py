@@ -40,9 +40,9 @@ def measure_movement(run: OpenRun, row: int) -> bool:
         return False
     since_base = None if base is None else movement(base, after, architecture)
     since_before = None if before is None else since_base if row == 1 else movement(before, after, architecture)
-    found = {"since_before": since_before, "since_base": since_base}
-    made = {key: None if parts is None else [asdict(part) for part in parts] for key, parts in found.items()}
-    files.write_json(path, made, sealed=True)
+    movements = {"since_before": since_before, "since_base": since_base}
+    raw = {key: None if parts is None else [asdict(part) for part in parts] for key, parts in movements.items()}
+    files.write_json(path, raw, sealed=True)
     return True
 
 

@@ -18,8 +18,8 @@ def check_place(option: str, place: Path, folder: bool = False) -> None:
         RecipeError: it cannot be written; the message names the option.
     """
     if os.path.exists(place) and os.path.isdir(place) != folder:
-        there, wanted = ("file", "folder") if folder else ("folder", "file")
-        raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {wanted}.")
+        there, needed = ("file", "folder") if folder else ("folder", "file")
+        raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {needed}.")
     first = place.absolute() if folder else place.absolute().parent
     # A broken link prevents the folder from being made, so it counts as existing.
     nearest = next(each for each in (first, *first.parents) if os.path.lexists(each))

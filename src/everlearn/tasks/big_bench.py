@@ -87,11 +87,11 @@ class BigBench(Task):
         )
 
     def notes(self) -> list[str]:
-        wanted = sorted({s.preferred for s in self.subtasks if self._ours(s.preferred) != self.score})
-        if not wanted:
+        preferred = sorted({s.preferred for s in self.subtasks if self._ours(s.preferred) != self.score})
+        if not preferred:
             return []
         return [
-            f"End task '{self.name}' prefers {' and '.join(name or 'no metric' for name in wanted)}; its normalised "
+            f"End task '{self.name}' prefers {' and '.join(name or 'no metric' for name in preferred)}; its normalised "
             f"score is of {self.score}."
         ]
 
@@ -110,9 +110,10 @@ class BigBench(Task):
             # The limits in a file belong to the metric that it prefers.
             own = (subtask.low, subtask.high) if self._ours(subtask.preferred) == self.score else (None, None)
             guessed = limits([example.scores for example in subtask.examples] if self.score == CHOICE else [])
-            given = (self.config.low, self.config.high)
+            configured = (self.config.low, self.config.high)
             low, high = (
-                next(value for value in values if value is not None) for values in zip(given, own, guessed, strict=True)
+                next(value for value in values if value is not None)
+                for values in zip(configured, own, guessed, strict=True)
             )
             if not low < high:
                 raise DataError(

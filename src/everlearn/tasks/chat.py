@@ -205,10 +205,10 @@ def template_of(tokenizer: Any) -> Template:
         )
     ids = _ids(tokenizer, [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": ANSWER}], False)
     special = {*tokenizer.all_special_ids, *(number for number, added in _added(tokenizer).items() if added.special)}
-    said, behind = "", -1
+    decoded, behind = "", -1
     for place, number in enumerate(ids):
-        said += tokenizer.decode([number], clean_up_tokenization_spaces=False)
-        if ANSWER in said:
+        decoded += tokenizer.decode([number], clean_up_tokenization_spaces=False)
+        if ANSWER in decoded:
             behind = place
             break
     end = next((number for number in ids[behind + 1 :] if number in special), None) if behind >= 0 else None

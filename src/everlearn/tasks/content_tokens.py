@@ -34,11 +34,11 @@ def without_content(blocks: PackedBlocks, tokenizer: PreTrainedTokenizerBase, fr
     column = blocks.arrays.get("labels", blocks.arrays["input_ids"])
     ids = np.asarray(column.values if isinstance(column, Ragged) else column).ravel()
     types, counts = np.unique(ids[ids >= 0], return_counts=True)
-    found = torch.zeros(max(len(tokenizer), int(types.max(initial=0)) + 1), dtype=torch.bool)
+    without = torch.zeros(max(len(tokenizer), int(types.max(initial=0)) + 1), dtype=torch.bool)
     special = set(tokenizer.all_special_ids)
     for token in types.tolist():
         text = str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
-        found[token] = token in special or not any(letter.isalnum() or letter == _PART for letter in text)
-    types, counts = types[~found.numpy()[types]], counts[~found.numpy()[types]]
-    found[types[np.lexsort((types, -counts))[:frequent]].tolist()] = True
-    return found
+        without[token] = token in special or not any(letter.isalnum() or letter == _PART for letter in text)
+    types, counts = types[~without.numpy()[types]], counts[~without.numpy()[types]]
+    without[types[np.lexsort((types, -counts))[:frequent]].tolist()] = True
+    return without

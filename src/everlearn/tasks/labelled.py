@@ -74,8 +74,8 @@ class EndTask(TaskConfig):
     @property
     def scale(self) -> dict[str, float]:
         """Return the accuracies set in the recipe that standardise this task's scores."""
-        given = {"majority": self.majority, "state_of_the_art": self.state_of_the_art}
-        return {key: value for key, value in given.items() if value is not None}
+        accuracies = {"majority": self.majority, "state_of_the_art": self.state_of_the_art}
+        return {key: value for key, value in accuracies.items() if value is not None}
 
 
 class CodelengthTask(TaskConfig):

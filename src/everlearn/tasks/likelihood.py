@@ -68,7 +68,7 @@ def rows_of(
     """
     apart = isinstance(asking.conditions.objective, TextToText | Masked)
     between = separator if separator is not None else "" if apart else " "
-    encode, found, questions = asking.encoder, [], list(questions)
+    encode, rows_of_questions, questions = asking.encoder, [], list(questions)
     ending = encode.suffix if asking.kind == "encoder-decoder" else []
     if apart and asking.kind == "decoder" and encode.end is not None:
         ending = [encode.end]
@@ -89,8 +89,10 @@ def rows_of(
             continue
         room = asking.room(longest, f"Shorten the options of question {number + 1}.")
         rows = zip(befores, ids, strict=True)
-        found.append([Option(number, i, asking.prompt(one, room), own, masks) for i, (one, own) in enumerate(rows)])
-    return found if found or not leave_out else rows_of(asking, questions, separator)
+        rows_of_questions.append(
+            [Option(number, i, asking.prompt(one, room), own, masks) for i, (one, own) in enumerate(rows)]
+        )
+    return rows_of_questions if rows_of_questions or not leave_out else rows_of(asking, questions, separator)
 
 
 def scored(asking: Asking, predictor: Predictor, questions: Sequence[list[Option]]) -> Iterator[tuple[Option, float]]:
@@ -105,9 +107,9 @@ def scored(asking: Asking, predictor: Predictor, questions: Sequence[list[Option
     with asking():
         for lot in _batches(questions, how.batch_size, shared):
             batch = make(lot, asking, how.batch_size)
-            found = predictor.label_losses({k: v.to(torch.device(how.device)) for k, v in batch.items()})
+            losses = predictor.label_losses({k: v.to(torch.device(how.device)) for k, v in batch.items()})
             options = [option for question in lot for option in question]
-            for option, nats in zip(options, _sums(found.double().cpu(), lot, shared, asking.kind), strict=False):
+            for option, nats in zip(options, _sums(losses.double().cpu(), lot, shared, asking.kind), strict=False):
                 if np.isnan(nats):
                     raise TrainingDiverged(
                         f"The model's loss on an option of end task '{asking.task.name}' is not a number: its weights "
@@ -175,9 +177,9 @@ def _sums(losses: Tensor, lot: list[list[Option]], shared: bool, kind: Kind) -> 
 
 def _one_row(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
     """Make a decoder's batch with a row for each question: the prompt and its options one after another."""
-    wanted = [[token for option in question for token in option.ids] for question in lot]
-    whole = [[*question[0].prompt, *own] for question, own in zip(lot, wanted, strict=True)]
-    labels = padded(wanted, IGNORE, PAD_LABELS_TO, count=rows)
+    option_tokens = [[token for option in question for token in option.ids] for question in lot]
+    whole = [[*question[0].prompt, *own] for question, own in zip(lot, option_tokens, strict=True)]
+    labels = padded(option_tokens, IGNORE, PAD_LABELS_TO, count=rows)
     ids, places = padded(whole, asking.encoder.pad, PAD_TO, count=rows), torch.zeros_like(labels)
     masks, positions = [], []
     for number in range(rows):

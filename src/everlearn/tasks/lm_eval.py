@@ -129,7 +129,7 @@ class HarnessScore(Task):
         # float32, so that the score is the one of the saved checkpoint.
         with at_rest([model], conditions.device, bf16=False), seeded("lm_eval"), _quietly():
             try:
-                found = lm_eval.simple_evaluate(
+                results = lm_eval.simple_evaluate(
                     HFLM(
                         pretrained=model,
                         tokenizer=copy.deepcopy(conditions.tokenizer),  # lm_eval changes its padding side
@@ -146,7 +146,7 @@ class HarnessScore(Task):
                 raise ModelError(f"lm_eval cannot measure '{self.name}': {first_line(error).rstrip('.')}.") from error
         if conditions.progress is not None:
             conditions.progress(1)
-        return cell_of(found, self.name, conditions.row, self.fingerprint())
+        return cell_of(results, self.name, conditions.row, self.fingerprint())
 
     def _model(self, predictor: Predictor) -> nn.Module:
         """Return the one model that lm_eval can evaluate; raise ``ModelError`` if there is none."""

@@ -220,9 +220,9 @@ def label_of(answer: str, labels: tuple[str, ...]) -> int:
 
 def rows(task: Asked, columns: list[str]) -> Iterator[Row]:
     """Read the rows of the task's files, with these columns and those of its prompt."""
-    wanted = [*columns_of(task.prompt), *columns]
+    needed = [*columns_of(task.prompt), *columns]
     for file in resolve_files(task.test, "test"):
-        yield from read_rows(file, wanted, limits=task.limits)
+        yield from read_rows(file, needed, limits=task.limits)
 
 
 def drawn(task: Asked, questions: list[T]) -> list[T]:

@@ -132,7 +132,7 @@ def diff(
         task.check_model(sides[0].kind)
     (losses, cells), (later_losses, later_cells) = (work.measure(side, sides[0]) for side in sides)
     parts, why = moved(*sides)
-    found = Diff(
+    result = Diff(
         sides[0].label,
         sides[1].label,
         KINDS[sides[0].kind],
@@ -146,11 +146,11 @@ def diff(
         parts,
         [*notes, *([why] if why else [])],
     )
-    if any(not text.by_token for text in found.texts):
-        found.notes.append(
+    if any(not text.by_token for text in result.texts):
+        result.notes.append(
             "The two tokenizers differ: texts are compared by passage, in bits per byte, and not token by token."
         )
-    return found
+    return result
 
 
 def _place(device: str | None) -> torch.device:

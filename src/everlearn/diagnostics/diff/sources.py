@@ -63,12 +63,12 @@ def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], l
             )
             continue
         texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]
-    asked = [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
-    if left := [task.name for task in recipe.end_tasks if task not in asked]:
+    end_tasks = [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
+    if left := [task.name for task in recipe.end_tasks if task not in end_tasks]:
         notes.append(
             f"Left out, for they fine-tune copies of each model: {', '.join(left)}. `everlearn evaluate` has them."
         )
-    return texts, asked
+    return texts, end_tasks
 
 
 def _held_out(corpus: Domain) -> Iterator[Document]:

@@ -125,10 +125,10 @@ def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
     change = (single[1] - single[0]) * (1 if metric.higher_is_better else -1)
     order = np.argsort(change, kind="stable")
     worse, better = [i for i in order.tolist() if change[i] < 0], [i for i in order[::-1].tolist() if change[i] > 0]
-    texts, said = task.examples(), [task.answered(cell) for cell in (before, after)]
+    texts, answered = task.examples(), [task.answered(cell) for cell in (before, after)]
 
     def flip(i: int) -> Flip:
-        answers = [str(own[i]) if len(own) else "" for own in said]
+        answers = [str(own[i]) if len(own) else "" for own in answered]
         return Flip(i + 1, texts[i][-LONGEST:], float(single[0][i]), float(single[1][i]), *answers)
 
     return TaskDifference(

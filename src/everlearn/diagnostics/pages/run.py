@@ -56,7 +56,7 @@ def write_analysis(
         output,
         render(
             "analysis.html.jinja",
-            title=f"{run}: {', '.join(title for title, found in about.items() if found)}",
+            title=f"{run}: {', '.join(title for title, content in about.items() if content)}",
             kicker="Analysis",
             version=__version__,
             importance=importance,
@@ -133,7 +133,7 @@ def heat_map(stage: str, kind: str, found: Map, filled: OccupiedShare) -> Heat:
 def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
     """Return tables of how full the mask is, and of the similarity of general importance beside its random baseline."""
     moment = "After" if filled.grows else "While learning"
-    found = [
+    shown = [
         Table(
             "Free to change (mean of 1 − I)",
             (moment, *filled.kinds, "Independent maps"),
@@ -153,7 +153,7 @@ def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
     ]
     for kind, matrix in alike.cosine.items() if alike is not None else ():
         mean, highest = alike.random[kind]  # type: ignore[union-attr]
-        found.append(
+        shown.append(
             Table(
                 f"General importance of {kind}: cosine between domains",
                 ("Measured on", *alike.domains),  # type: ignore[union-attr]
@@ -164,19 +164,19 @@ def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
                 f"Unrelated random maps, normalised in the same way: {mean:.3f} on average, {highest:.3f} at most.",
             )
         )
-    return found
+    return shown
 
 
 def moved_table(moved: Mapping[int, Movement], domains: Sequence[Domain]) -> Table:
     """Return a table of how far each layer moved in each stage, and in total since the base model."""
-    columns = [(domains[stage - 1].name, found.since_before) for stage, found in moved.items()]
-    columns += [("since the base", found.since_base) for found in list(moved.values())[-1:]]
+    columns = [(domains[stage - 1].name, movement.since_before) for stage, movement in moved.items()]
+    columns += [("since the base", movement.since_base) for movement in list(moved.values())[-1:]]
     each = [(name, together(parts or ())) for name, parts in columns]
-    layers = dict.fromkeys(layer for _, found in each for layer in found)
+    layers = dict.fromkeys(layer for _, movement in each for layer in movement)
     return Table(
         "How far each layer moved, ‖ΔW‖/‖W‖",
         ("Layer", *(name for name, _ in each)),
-        tuple((layer, tuple(TableCell(_percent(found.get(layer))) for _, found in each)) for layer in layers),
+        tuple((layer, tuple(TableCell(_percent(movement.get(layer))) for _, movement in each)) for layer in layers),
     )
 
 
@@ -212,7 +212,7 @@ def to_json(
 ) -> dict[str, Any]:
     """Return everything that was measured as JSON data."""
     return {
-        "moved": {stage: asdict(found) for stage, found in moved.items()},
+        "moved": {stage: asdict(movement) for stage, movement in moved.items()},
         "saturation": filled.to_json() if filled is not None else None,
         "similarity": alike.to_json() if alike is not None else None,
         "magnitudes": [each.to_json() for each in compared],

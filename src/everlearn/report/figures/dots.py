@@ -60,17 +60,17 @@ def dots(found: Dots) -> Iterator[Plate]:
     for series, run in enumerate(found.runs):
         middle = top + head + space * 0.5 + (series - (len(found.runs) - 1) / 2) * min(9.0, space / 2)
         label = f"{found.labels[series]}, " if found.labels else ""
-        marks, lines, told = [], [], []
+        marks, lines, tooltips = [], [], []
         for row, e in enumerate(run):
             if e.interval is not None:
                 low, high = e.interval
                 lines.append(f"M{x(low):.1f},{middle + step * row:.1f}H{x(high):.1f}")
             if e.value is not None:
                 marks.append((x(e.value), middle + step * row))
-                told.append(f"{label}{found.rows[row]}: {fmt.estimate(e, fmt.decimals([e.value]))}")
+                tooltips.append(f"{label}{found.rows[row]}: {fmt.estimate(e, fmt.decimals([e.value]))}")
         if lines:
             drawing.path("".join(lines), series_colour(series), width=1.4)
-        drawing.markers(marks, series, told)
+        drawing.markers(marks, series, tooltips)
     numbers = []
     for position, run in enumerate(found.runs):
         values = ", ".join(f"{name} {fmt.fixed(e.value, 3, True)}" for name, e in zip(found.rows, run, strict=True))

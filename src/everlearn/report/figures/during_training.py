@@ -31,16 +31,16 @@ class Along:
 @figure("along", title="Learning against forgetting along training", data=Along)
 def along(found: Along) -> Iterator[Plate]:
     """Draw a line for each run through its waypoints."""
-    lines, said = [], []
-    for rank, (label, asked) in enumerate(zip(found.labels, found.moments, strict=True)):
-        points = found.axes.points(asked)
+    lines, ends = [], []
+    for rank, (label, waypoints) in enumerate(zip(found.labels, found.moments, strict=True)):
+        points = found.axes.points(waypoints)
         if len(points) > 1:
             lines.append(Curve(rank, [x for x, _ in points], [y for _, y in points], label=label))
-            said.append(f"{label} ends at {fmt.fixed(points[-1][1])} learnt, {fmt.fixed(points[-1][0])} forgotten")
+            ends.append(f"{label} ends at {fmt.fixed(points[-1][1])} learnt, {fmt.fixed(points[-1][0])} forgotten")
     if lines:
         learnt, forgotten = found.axes.labels
         caption = f"{learnt}, against {forgotten[:1].lower()}{forgotten[1:]}: a line a run, from the base model (0, 0)."
-        yield from curves(Curves(learnt, lines, caption, f"{'; '.join(said)}.", zero=True, x_label=forgotten))
+        yield from curves(Curves(learnt, lines, caption, f"{'; '.join(ends)}.", zero=True, x_label=forgotten))
 
 
 @figure("along training", title="Learning against forgetting along training", data=Comparison, section="along")
@@ -49,6 +49,6 @@ def along_training(comparison: Comparison) -> Iterator[Plate]:
     pools = comparison.ranking[:SERIES]
     each = tuple(tuple(mean_of([moments(run) for run in comparison.pools[pool].runs])) for pool in pools)
     labels = tuple(comparison.labels[pool] for pool in pools)
-    if known := next((found for found in each if found), None):
+    if known := next((waypoints for waypoints in each if waypoints), None):
         for own in axes(known[-1]):
             yield from along(Along(own, labels, each))

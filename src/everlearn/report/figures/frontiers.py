@@ -89,8 +89,8 @@ def _drawn(
         places = [(x(100 * p.left), y(100 * p.kept)) for p in strengths]
         drawing.polyline(places, series_colour(series))
         for place, strength in zip(places, strengths, strict=True):
-            told = f"{name}, {found.option} {strength.value}\n{_percent(strength.kept)} of the learning kept, "
-            drawing.marker(*place, series, f"{told}{_percent(strength.left)} {found.lost}")
+            tooltip = f"{name}, {found.option} {strength.value}\n{_percent(strength.kept)} of the learning kept, "
+            drawing.marker(*place, series, f"{tooltip}{_percent(strength.left)} {found.lost}")
         first, *others = sorted(places)
         points.append(Point(*first, name, also=others))
     drawing.path(f"M{x(100) - 5:.1f},{y(100) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)

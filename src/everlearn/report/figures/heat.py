@@ -93,8 +93,8 @@ def _cell(shade: Shade, scale: float, left: bool, above: bool) -> str:
     marks = [side, *(name for name, on in (("own", shade.own), ("left", left), ("above", above)) if on)]
     names = " ".join(filter(None, marks))
     classed = f' class="{names}"' if names else ""
-    told = f' title="{escape(shade.explanation)}"' if shade.explanation else ""
-    return f"<td{classed}{told}>{escape(shade.text)}</td>"
+    tooltip = f' title="{escape(shade.explanation)}"' if shade.explanation else ""
+    return f"<td{classed}{tooltip}>{escape(shade.text)}</td>"
 
 
 def _picture(found: Heat, scale: float) -> Plate:

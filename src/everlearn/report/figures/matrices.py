@@ -53,13 +53,15 @@ def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
         shades = []
         for column in matrix.columns:
             change, estimate = matrix.worsening(column, 0, i), matrix.cell(i, column)
-            text, told = "", ""
+            text, tooltip = "", ""
             if small:
                 text = fmt.fixed(estimate.value, places)
-                told = "not measured" if estimate.value is None else fmt.interval(estimate, places)
+                tooltip = "not measured" if estimate.value is None else fmt.interval(estimate, places)
                 if i and change is not None:
-                    told += f" {'better' if change < 0 else 'worse'} than {first} by {fmt.fixed(abs(change), places)}"
-            shades.append(Shade(change, text, told.strip(), own[column] == i))
+                    tooltip += (
+                        f" {'better' if change < 0 else 'worse'} than {first} by {fmt.fixed(abs(change), places)}"
+                    )
+            shades.append(Shade(change, text, tooltip.strip(), own[column] == i))
         rows.append((label if i or label != BASE else "base model", shades))
     unit = f" ({matrix.unit})" if matrix.unit else ""
     seed = f", seed {run.results.get('seed')}" if len(comparison.pools[pool].runs) > 1 else ""

@@ -85,5 +85,5 @@ def draw(name: str, data: Any) -> list[Plate]:
 
 def in_section(section: str, data: Any) -> list[Plate]:
     """Return the plates of a section's figures that are registered for this type of data."""
-    fitting = [found for found in FIGURES.values() if found.section == section and isinstance(data, found.data)]
-    return [made for found in fitting for made in found.draw(data)]
+    fitting = [each for each in FIGURES.values() if each.section == section and isinstance(data, each.data)]
+    return [drawn for each in fitting for drawn in each.draw(data)]

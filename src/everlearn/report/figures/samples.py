@@ -75,17 +75,17 @@ def _run(comparison: Comparison, pool: int) -> Run:
 
 def _stages(run: Run, name: str) -> list[Said]:
     """Return the base model's samples, then those of each stage that has some."""
-    found: list[Said] = []
+    samples: list[Said] = []
     if run.folder is None:
-        return found
+        return samples
     for row in range(len(run.domains) + 1):
         path = samples_path(run.folder / "evaluation", row, name)
         if path.is_file():
             try:
-                found.append(Said(f"after {run.domains[row - 1]}" if row else "base model", Cell.load(path)))
+                samples.append(Said(f"after {run.domains[row - 1]}" if row else "base model", Cell.load(path)))
             except RunError:
                 continue  # the page is possible without this column
-    return found if found and found[0].who == "base model" else []
+    return samples if samples and samples[0].who == "base model" else []
 
 
 def _few(stages: Sequence[Said], name: str) -> list[Said]:

@@ -16,8 +16,8 @@ from everlearn.report.transfer import saturations, words
 @figure("saturation", title="Saturation", data=Comparison, section="study")
 def saturation(comparison: Comparison) -> Iterator[Plate]:
     """Draw a figure for each recipe, with its seeds together; at one gap the lines differ only in the bucket."""
-    for label, found in list(saturations(comparison).items())[:SERIES]:
-        yield from at_equal_gaps(label, found, "nats/token")
+    for label, compared in list(saturations(comparison).items())[:SERIES]:
+        yield from at_equal_gaps(label, compared, "nats/token")
 
 
 def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Plate]:
@@ -27,8 +27,8 @@ def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Pla
         for rank, bucket in enumerate(found.buckets)
     ]
     names = ", ".join(f"{glyph} {words(bucket)}" for glyph, bucket in zip(GLYPHS, found.buckets, strict=False))
-    told = "; ".join(
+    means = "; ".join(
         f"checkpoints {words(bucket)}: {fmt.fixed(bucket.mean, 3, signed=True)}" for bucket in found.buckets
     )
     caption = f"{label}: forgotten since a domain's own stage, by the domains learnt since; checkpoints {names}."
-    yield from curves(Curves(unit, lines, caption, told, zero=True, x_label="gap n − i, domains learnt since"))
+    yield from curves(Curves(unit, lines, caption, means, zero=True, x_label="gap n − i, domains learnt since"))

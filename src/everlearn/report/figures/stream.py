@@ -32,34 +32,34 @@ def _drift(matrix: Matrix, stage: int, name: str) -> float | None:
 
 
 def _forgotten(matrix: Matrix, stage: int) -> float | None:
-    found = []
+    losses = []
     for column in matrix.columns:
         own = matrix.own_stage(column)
         if own is not None and own < stage:
-            found.append(matrix.worsening(column, own, stage))
-    known = [value for value in found if value is not None]
+            losses.append(matrix.worsening(column, own, stage))
+    known = [value for value in losses if value is not None]
     # With missing columns the mean would be over different domains in each stage.
-    return sum(known) / len(known) if known and len(known) == len(found) else None
+    return sum(known) / len(known) if known and len(known) == len(losses) else None
 
 
 def _along(comparison: Comparison, score: Callable[..., float | None], caption: str) -> Iterator[Plate]:
     metric = comparison.lead
     if metric is None:
         return
-    lines, said = [], []
+    lines, ends = [], []
     for pool, rank in comparison.ranks.items():
         stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
         y = [comparison.over_seeds(metric, pool, partial(score, stage=stage)) for stage in stages]
         if any(value is not None for value in y):
             lines.append(Curve(rank, stages, y, label=comparison.labels[pool]))
             end = next(value for value in reversed(y) if value is not None)
-            said.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
+            ends.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
     if not lines:
         return
     # The stage axis has names only if each stage is the same domain in every run.
     ticks = ["base", *comparison.runs[0].domains] if comparison.same_stream else None
     unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
-    numbers = "At the end: " + ", ".join(said)
+    numbers = "At the end: " + ", ".join(ends)
     yield from curves(
         Curves(f"{unit}, worse ↑", lines, caption, numbers, ticks, zero=True, x_label="" if ticks else "stage")
     )

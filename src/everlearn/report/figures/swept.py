@@ -74,9 +74,13 @@ def swept(found: Swept) -> Iterator[Plate]:
     if found.level is not None:
         lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level], label=found.reference))
         caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
-    said = []
+    descriptions = []
     for label, family in zip(found.labels, found.families, strict=True):
         pairs = zip(numbers, family, strict=True)
-        said.append(f"{label} {', '.join(f'{at:g}: {fmt.fixed(one.value)}' for at, one in pairs if one is not None)}.")
+        descriptions.append(
+            f"{label} {', '.join(f'{at:g}: {fmt.fixed(one.value)}' for at, one in pairs if one is not None)}."
+        )
     ticks = [f"{value:g}" for value in numbers] if apart else None
-    yield from curves(Curves(found.unit, lines, caption, " ".join(said), ticks, zero=found.zero, x_label=found.option))
+    yield from curves(
+        Curves(found.unit, lines, caption, " ".join(descriptions), ticks, zero=found.zero, x_label=found.option)
+    )

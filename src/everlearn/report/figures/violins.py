@@ -47,7 +47,7 @@ def violins(found: Violins) -> Iterator[Plate]:
     drawing = Drawing(WIDTH, bottom + 3.2 * SIZE)
     x = Scale(0.0, high, left, WIDTH - 14)
     drawing.x_axis(x, bottom, found.unit, grid=top)
-    said = []
+    descriptions = []
     for row, (name, own) in enumerate(zip(names, values, strict=True)):
         middle = top + _STEP * (row + 0.5)
         at, density = _density(own, high)
@@ -57,12 +57,12 @@ def violins(found: Violins) -> Iterator[Plate]:
         drawing.path(f"M{'L'.join([*upper, *reversed(lower)])}z", series_colour(0), series_colour(0), 0.8, opacity=0.45)
         low, median, upmost = (float(q) for q in np.quantile(own, (0.25, 0.5, 0.75)))
         drawing.line(x(low), middle, x(min(upmost, high)), middle, INK, 3)
-        told = f"{found.rows[row]}: median {median:.3g}, middle half {low:.3g} to {upmost:.3g}"
+        tooltip = f"{found.rows[row]}: median {median:.3g}, middle half {low:.3g} to {upmost:.3g}"
         dot = f"M{px(x(median))},{px(middle)}m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z"
-        drawing.path(dot, INK, "var(--paper)", 1.6, title=told)
+        drawing.path(dot, INK, "var(--paper)", 1.6, title=tooltip)
         drawing.text(left - 10, middle + 0.35 * SIZE, name, "end")
-        said.append(f"{found.rows[row]}: median {median:.2f}, middle half {low:.2f} to {upmost:.2f}.")
-    yield plate(drawing, found.caption, " ".join(said))
+        descriptions.append(f"{found.rows[row]}: median {median:.2f}, middle half {low:.2f} to {upmost:.2f}.")
+    yield plate(drawing, found.caption, " ".join(descriptions))
 
 
 def _density(values: np.ndarray, high: float) -> tuple[np.ndarray, np.ndarray]:

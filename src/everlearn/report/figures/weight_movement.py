@@ -59,7 +59,7 @@ def moved_by_stage(comparison: Comparison) -> Iterator[Plate]:
     for pool in pools if len(comparison.pools) > 1 else ():
         yield from _by_stage(comparison, pool)
     for pool in pools[:1]:
-        parts = [_cells([m.since_base for m in found], whole=False) for found in _stages(comparison, pool)[-1:]]
+        parts = [_cells([m.since_base for m in movements], whole=False) for movements in _stages(comparison, pool)[-1:]]
         if parts and parts[0]:
             title = f"{comparison.labels[pool]}: the parts of each layer {END}, ‖ΔW‖/‖W‖"
             names = list(dict.fromkeys(name.split(" · ")[1] for name in parts[0]))
@@ -74,7 +74,7 @@ def moved_by_stage(comparison: Comparison) -> Iterator[Plate]:
 
 def _by_stage(comparison: Comparison, pool: int) -> Iterator[Plate]:
     stages, domains = _stages(comparison, pool), comparison.pools[pool].runs[0].domains
-    columns = [(domains[i], _cells([m.since_before for m in found])) for i, found in enumerate(stages)]
+    columns = [(domains[i], _cells([m.since_before for m in movements])) for i, movements in enumerate(stages)]
     if len(columns) > 1:
         columns.append((END, _end(comparison, pool)))
     yield from _table(f"{comparison.labels[pool]}: while learning each domain, ‖ΔW‖/‖W‖", columns)
@@ -107,8 +107,8 @@ def said(layer: str) -> str:
 def _in_words(comparison: Comparison, pool: int) -> Iterator[Plate]:
     """Say what colours cannot show: that nothing moved, or that there is nothing to compare."""
     label, stages = comparison.labels[pool], _stages(comparison, pool)
-    grew = any(m.since_before is None for found in stages for m in found)
-    parts = [part for found in stages for m in found for part in m.since_before or ()]
+    grew = any(m.since_before is None for movements in stages for m in movements)
+    parts = [part for movements in stages for m in movements for part in m.since_before or ()]
     sentences = []
     if parts and not any(part.moved for part in parts):
         sentences.append(
@@ -147,8 +147,8 @@ def _cells(runs: Sequence[Sequence[Moved] | None], whole: bool = True) -> Column
         each.append(together(parts) if whole else {f"{part.layer} · {part.part}": part for part in parts})
     cells = {}
     for name in each[0]:
-        found = [own[name] for own in each if name in own]
-        relative = [part.relative for part in found if part.relative is not None]
+        own_parts = [own[name] for own in each if name in own]
+        relative = [part.relative for part in own_parts if part.relative is not None]
         if len(relative) == len(each):
-            cells[name] = Change(sum(relative) / len(each), sum(part.share for part in found) / len(each))
+            cells[name] = Change(sum(relative) / len(each), sum(part.share for part in own_parts) / len(each))
     return cells

@@ -24,13 +24,13 @@ _POINTS = 75
 def inside(comparison: Comparison) -> Iterator[Plate]:
     """Draw a plot for each set, with a line for each run: the general text, then the domains in order."""
     every = {pool: [_scored(run) for run in comparison.pools[pool].runs] for pool in comparison.ranking[:SERIES]}
-    each = {pool: found for pool, found in every.items() if any(found)}
+    each = {pool: looks_of_pool for pool, looks_of_pool in every.items() if any(looks_of_pool)}
     shown = [*each]
-    most = max((look.tokens for found in each.values() for run in found for look in run), default=0.0)
+    most = max((look.tokens for looks_of_pool in each.values() for run in looks_of_pool for look in run), default=0.0)
     if not most:
         return
     scale, unit = next((scale, unit) for scale, unit in _UNITS if most >= scale or scale == 1)
-    borders = {tuple(ends(run)) for found in each.values() for run in found if run}
+    borders = {tuple(ends(run)) for looks_of_pool in each.values() for run in looks_of_pool if run}
     # Runs with different numbers of tokens per domain share no borders.
     marks = [end / scale for end in next(iter(borders))[:-1]] if len(borders) == 1 else []
     plots = []
@@ -93,8 +93,8 @@ def _line(pool: Pool, each: Sequence[Sequence[Look]], name: str, scale: float, s
             x, values = [*x, x[-1]], [*values, None]
         x.append(sum(own[moment][0] for own in points) / len(points) / scale)
         values.append([own[moment][1] for own in points])
-    y = [None if found is None else sum(found) / len(found) for found in values]
+    y = [None if own_scores is None else sum(own_scores) / len(own_scores) for own_scores in values]
     if len(each) == 1:
         return Curve(series, x, y)
-    low, high = ([None if found is None else end(found) for found in values] for end in (min, max))
+    low, high = ([None if own_scores is None else end(own_scores) for own_scores in values] for end in (min, max))
     return Curve(series, x, y, low, high)

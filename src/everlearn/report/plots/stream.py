@@ -58,10 +58,10 @@ def matrix(comparison: Comparison, figure: MatplotlibFigure) -> bool:
     if metric is None:
         return False
     pool = comparison.ranking[0]
-    found = comparison.matrices(metric, pool)[0]
-    rows, names = range(len(found.rows)), found.columns
+    scores_matrix = comparison.matrices(metric, pool)[0]
+    rows, names = range(len(scores_matrix.rows)), scores_matrix.columns
     values = [[_known(comparison.score(metric, pool, row, name)) for name in names] for row in rows]
-    sign = 1 if found.higher_is_better else -1
+    sign = 1 if scores_matrix.higher_is_better else -1
     change = [[sign * (value - base) for value, base in zip(row, values[0], strict=True)] for row in values]
     widest = max((abs(value) for row in change for value in row if not math.isnan(value)), default=1.0) or 1.0
     axes = figure.subplots()
@@ -72,10 +72,12 @@ def matrix(comparison: Comparison, figure: MatplotlibFigure) -> bool:
                 if not math.isnan(value):
                     dark = abs(change[row][column]) > 0.6 * widest
                     axes.text(column, row, f"{value:.3g}", ha="center", va="center", color="white" if dark else "black")
-    axes.set(xticks=range(len(names)), yticks=rows, yticklabels=found.rows, ylabel="after")
+    axes.set(xticks=range(len(names)), yticks=rows, yticklabels=scores_matrix.rows, ylabel="after")
     axes.set_xticklabels(names, rotation=30, ha="right")
-    axes.set_title(f"{comparison.labels[pool]}: {found.title}")
-    figure.colorbar(image, ax=axes, label=f"better than the base model{f' ({found.unit})' if found.unit else ''}")
+    axes.set_title(f"{comparison.labels[pool]}: {scores_matrix.title}")
+    figure.colorbar(
+        image, ax=axes, label=f"better than the base model{f' ({scores_matrix.unit})' if scores_matrix.unit else ''}"
+    )
     return True
 
 
