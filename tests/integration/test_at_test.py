@@ -121,7 +121,7 @@ def test_what_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
     shutil.rmtree(learner.folder.stage(2, "second"))  # as `everlearn bench` leaves a finished cell
     more = Domain(name="third", path=str(corpus(tmp_path / "data", "third")))
     for needs_it in (lambda: learner.tested("first"), lambda: learner.learn(more)):
-        with pytest.raises(RunError, match=r"'second' was learnt, but its model is not in .*`--keep`"):
+        with pytest.raises(RunError, match=r"'second' was learnt, but its model is no longer in .*`--keep`"):
             needs_it()
     assert not learner.tested("first", after="first").training
 
