@@ -251,9 +251,7 @@ def test_an_unfinished_run_is_not_recommended_over_a_finished_one():
     assert recommended(comparison) is None
     assert comparison.differing["domains learnt"] == ("6 of 6", "2 of 6")
     assert all(measure.judge(1, 0) is None for measure in comparison.headline)
-    assert verdict(comparison)[0] == (
-        "Which run to take cannot be said yet: DAS is not finished (2 of 6 domains learnt)."
-    )
+    assert verdict(comparison)[0] == ("No run can be recommended yet: DAS is not finished (2 of 6 domains learnt).")
     assert "clearly" not in " ".join(verdict(comparison))
 
 
@@ -333,7 +331,7 @@ def test_what_was_effective_is_compared_and_not_how_it_is_written(tmp_path, chan
     comparison = compare(folders(tmp_path, {}, change))
     assert not comparison.unlike
     assert recommended(comparison) == 1
-    assert "cannot be said" not in " ".join(verdict(comparison))
+    assert "can be recommended" not in " ".join(verdict(comparison))
 
 
 def test_a_domain_that_was_trained_otherwise_is_named(tmp_path):
@@ -396,7 +394,7 @@ def test_no_run_is_recommended_over_one_of_another_model_or_text(tmp_path, chang
     comparison = compare(folders(tmp_path, {}, change))
     assert comparison.differing
     assert verdict(comparison)[0].startswith(
-        "Which run to take cannot be said: their scores are not of one model and the same text."
+        "No run can be recommended: their scores are not of the same model and text."
     )
     assert recommended(comparison) is None
 
@@ -518,7 +516,7 @@ def test_without_intervals_nothing_is_claimed():
                     estimate["low"] = None
     comparison = of(plain, das)
     assert all(measure.best is None for measure in comparison.headline)
-    assert verdict(comparison)[0].startswith("Which run to take cannot be said: DAS is best at the end")
+    assert verdict(comparison)[0].startswith("No run can be recommended: DAS is best at the end")
     assert recommended(comparison) is None
 
 

@@ -60,7 +60,7 @@ def _one_run_each(comparison: Comparison) -> list[str]:
     differ = f", and their seeds differ ({listing(seeds[:_SAID])}{', …' if len(seeds) > _SAID else ''})"
     return [
         f"There is one run of each{differ if len(seeds) > 1 else ''}: intervals are over text, and what another seed "
-        "would change is not in them. Several seeds (`everlearn sweep --seeds 1,2,3`) tell a method from chance."
+        "would change is not in them. Several seeds (`everlearn sweep --seeds 1,2,3`) separate a method from chance."
     ]
 
 
@@ -124,26 +124,27 @@ def _choice(comparison: Comparison) -> list[str]:
     if gained is None or not gained.ranking:
         apart = comparison.streams and not comparison.domains
         why = "the runs have no domain in common" if apart else "none was measured at the end against the base model"
-        return [f"Which run to take cannot be said: {why}."]
+        return [f"No run can be recommended: {why}."]
     chosen = next(iter(_candidates(comparison, gained)), None)
     first = gained.ranking[0] if chosen is None else chosen
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
     if waiting := _waiting(comparison):
         return [
-            f"Which run to take cannot be said yet: {_few(waiting)}.",
+            f"No run can be recommended yet: {_few(waiting)}.",
             "`everlearn resume` finishes a run; without it in the report the others can be compared.",
         ]
     if comparison.unlike.ground:
         top = gained.ranking[0]
         return [
-            "Which run to take cannot be said: their scores are not of one model and the same text. The largest gain "
-            f"has {comparison.labels[top]} ({_value(gained, gained.estimates[top])} at the end of the stream).",
+            "No run can be recommended: their scores are not of the same model and text. "
+            f"{comparison.labels[top]} has the largest gain ({_value(gained, gained.estimates[top])} at the end of the "
+            "stream).",
             *_unequal(comparison),
         ]
     if estimate.sign is None:
-        opening = f"Which run to take cannot be said: {label} is best at the end of the stream ({value})"
-        sentences = [f"{opening}, and there is no interval that says how certain that is."]
+        opening = f"No run can be recommended: {label} is best at the end of the stream ({value})"
+        sentences = [f"{opening}, but there is no interval that shows how certain that is."]
     elif chosen is not None:
         sentences = _take(comparison, gained, chosen)
     elif estimate.sign == 1:
@@ -316,7 +317,7 @@ def _against(comparison: Comparison, run: int, reference: int) -> list[str]:
     elif unclear:
         first = f"No difference between {label} and {other} is larger than its uncertainty."
     else:
-        first = f"Whether {label} or {other} is better cannot be said: there is no interval to compare by."
+        first = f"It is unknown whether {label} or {other} is better: there is no interval for a comparison."
     sentences = [first]
     details = [_detail(measure, run, reference) for measure, judgement in judged if judgement]
     if details:
@@ -359,8 +360,8 @@ def _alone(comparison: Comparison) -> list[str]:
         first = _alone_better(comparison, label, f"{they} {_plain(gained, estimate)} better than in the base model")
     elif estimate.sign is None:
         first = (
-            f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
-            f"is {value}, and there is no interval that says how certain that is."
+            f"It is unknown whether {label} is worth taking: at the end of {count} the difference to the base model is "
+            f"{value}, but there is no interval that shows how certain that is."
         )
     else:
         how = "worse" if estimate.sign == -1 else "not clearly better"
