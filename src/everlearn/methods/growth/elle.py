@@ -186,6 +186,7 @@ class ELLE(Method):
 
     def attach(self, stage: Stage) -> None:
         """Grow the model and the prompts of earlier domains; a new prompt is initialised at random."""
+        self._check_memory(stage.model)
         prompts = {name: self._prompts[name] for name in stage.earlier if name in self._prompts}
         self._next_lineage = self._lineage
         layers, heads = self._amounts(stage)
@@ -264,6 +265,21 @@ class ELLE(Method):
             return 0, 0
         layers, heads = (_each(amount) for amount in (self.config.add_layers, self.config.add_heads))
         return layers[min(growth, len(layers) - 1)], heads[min(growth, len(heads) - 1)]
+
+    def _check_memory(self, model: nn.Module) -> None:
+        """Check that lineage and prompts are those of the model that is about to grow.
+
+        Raises:
+            MethodError: they are not.
+        """
+        config, layers = config_of(model), len(self._lineage)
+        if layers and (layers != config.num_hidden_layers or not all(0 <= at < layers for at in self._lineage)):
+            why = f"a lineage of {layers} layers, and the model has {config.num_hidden_layers}"
+        elif wrong := [name for name, prompt in self._prompts.items() if len(prompt) != config.hidden_size]:
+            why = f"a prompt of '{wrong[0]}' that is not {config.hidden_size} wide, as the model is"
+        else:
+            return
+        raise MethodError(f"Method 'elle' remembers {why}. Its memory belongs to another model.")
 
     def _teach(self, model: nn.Module, prompts: dict[str, Tensor]) -> None:
         """Make the model before its growth, with its prompts, the teacher; it is not needed otherwise."""

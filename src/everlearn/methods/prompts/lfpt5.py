@@ -197,6 +197,8 @@ class LFPT5(Method):
     def attach(self, stage: Stage) -> None:
         """Attach the current prompt with everything else frozen, and generate pseudo-samples with it."""
         check_stage_length(self, stage, self.config.n_tokens)
+        if len(self._prompt):
+            check_memory(self, stage.model, self._prompt)
         start = self._prompt if len(self._prompt) else self._new(stage)
         CarriedPrompt(start).attach(stage.model, self.name, freeze=True)
         if self._pseudo is None:

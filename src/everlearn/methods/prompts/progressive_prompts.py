@@ -96,6 +96,8 @@ class ProgressivePrompts(Method):
     def attach(self, stage: Stage) -> None:
         """Attach a new prompt before the earlier ones; everything else is frozen."""
         check_stage_length(self, stage, self.config.n_tokens * (len(self._prompts) + 1))
+        for prompt in self._prompts.values():
+            check_memory(self, stage.model, prompt)
         words = word_embeddings(stage.model)
         drawn = torch.randint(len(words), (self.config.n_tokens,)).to(words.device)
         new = ProgressivePrompt(words[drawn].detach(), list(self._prompts.values()), self.config.bottleneck)
@@ -118,7 +120,8 @@ class ProgressivePrompts(Method):
         if not known:
             return model
         *earlier, last = (self._prompts[domain] for domain in known)
-        check_memory(self, model, last)
+        for vectors in (*earlier, last):
+            check_memory(self, model, vectors)
         prompt = ProgressivePrompt(last, earlier)
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
