@@ -187,7 +187,7 @@ class ContinualLearner(OpenRun):
 
     def measured(self) -> Results:
         """Return what has been measured so far."""
-        return Outcome(self.recipe, self.folder).results(self.setting().objective.name, self.notes())
+        return Outcome(self.recipe, self.folder).results(self.setting().objective.name, self.notes(), self.settled())
 
     def _is_finished(self) -> bool:
         """Return whether the run is complete; every stage is checked for missing or damaged files."""

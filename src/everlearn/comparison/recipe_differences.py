@@ -13,7 +13,7 @@ Names, paths, seeds and logging intervals change no result and are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +33,7 @@ _LISTS = ("domains", "end_tasks")
 """Keys whose value is a list of items with names."""
 _ORDER, _BASE = "order of domains", "base"
 _WITHOUT_EFFECT = (
-    "method", "run.", "report.", "data.cache", "data.max_row_bytes", "data.max_expansion", "evaluation.end_tasks",
+    "method", "run.", "report.", "data.cache", "data.max_", "evaluation.end_tasks",
     "evaluation.alone", "evaluation.batch_size", "evaluation.columns", "evaluation.every", "evaluation.samples",
     "evaluation.tasks_every", "evaluation.lm_eval", "evaluation.chat", "model.trust_remote_code",
 )  # fmt: skip
@@ -51,6 +51,8 @@ _AMOUNTS = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gra
 """Training arguments that set steps and tokens; steps and tokens themselves are compared if they are known."""
 _CONFIGURATION = ("optimizer", "model.attn_implementation", "model.frozen", "model.quantization_config")
 """Prefixes of keys outside `train` that belong to a run's configuration."""
+_IN_DIGESTS = ("data.block_size", "model.tokenizer")
+"""Keys whose effect is in the rows of every text, so that equal digests of these rows are equal values."""
 _LABELS = ("name", "group", "train")
 """Keys of a domain that do not change its text."""
 _CLOSE = 0.02
@@ -92,12 +94,17 @@ class Effective:
 def unlike(runs: Sequence[Run]) -> Differences:
     """Return in what these runs differ besides method and seed."""
     each = [effective(run) for run in runs]
+    if all(run.results.get("effective") for run in runs):
+        each = [_settled(one, run.results["effective"]) for one, run in zip(each, runs, strict=True)]
     known = all(run.recipe for run in runs)
     shared = [name for name in runs[0].domains if all(name in run.domains for run in runs)]
     done = [_work(run) for run in runs]
     ground = _named(_keyed([one.ground for one in each], known))
     if _same_base(runs):
         ground.pop("model", None)
+    if shared and all(_same_text(runs, name, trained=True) for name in shared):
+        for key in _IN_DIGESTS:
+            ground.pop(key, None)
     if known:
         ground |= _named(_texts(runs, each, shared)) | _named(_end_tasks(each))
     counted = {name for name in shared if all((kind, name) in one for kind in _KINDS_OF_WORK for one in done)}
@@ -134,6 +141,12 @@ def effective(run: Run) -> Effective:
         if run.results.get(key) is not None and not {key, f"{key}.path"} & kept.ground.keys()
     }
     return Effective({**kept.ground, **unsaid}, kept.domains, kept.train, kept.configuration, kept.general)
+
+
+def _settled(one: Effective, values: Mapping[str, Any]) -> Effective:
+    """Return the settings with the values that the model settled; those without effect are left out."""
+    kept = {key: value for key, value in one.ground.items() if key not in values}
+    return replace(one, ground=kept | {key: value for key, value in values.items() if value is not None})
 
 
 def _work(run: Run) -> dict[tuple[str, str], float]:
@@ -323,7 +336,9 @@ def _effective(recipe: str) -> Effective:
     raw.pop("method", None)
     flat = {key: value for key, value in flatten(raw).items() if not key.startswith(_WITHOUT_EFFECT)}
     ground: dict[str, Any] = {key: value for key, value in flat.items() if not key.startswith(_CONFIGURATION)}
-    if tasks:
+    if not tasks:
+        ground.pop("evaluation.end_task_seeds", None)
+    else:
         ground["end_tasks"] = {name: flatten({k: v for k, v in one.items() if k != "name"})
                                for name, one in tasks.items()}  # fmt: skip
     return Effective(

@@ -92,7 +92,7 @@ def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
                 if places[task.name]:
                     predictor = teller(scorer, index, task, model)
                     ranks = ranks_of(predictor, task.held_out.blocks, places[task.name], how)
-                    medians[task.name] = _median(np.log(ranks), task.name)
+                    medians[task.name] = _median(np.log(ranks), [row for row, _, _ in places[task.name]], task.name)
                 done(number)
         labels.append(scorer.label(index))
         rows.append(medians)
@@ -218,8 +218,6 @@ def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> li
     """Return places where the n-grams occur after enough text of their document: a sorted, seeded sample.
 
     Of n-grams that begin at the same place the longest one counts.
-
-    Of n-grams that begin at the same place the longest is the one that is there.
     """
     ids, segments = np.asarray(blocks.arrays["input_ids"]), np.asarray(blocks.arrays["segments"])
     longest_at: dict[tuple[int, int], int] = {}
@@ -267,6 +265,11 @@ def ranks_of(predictor: Predictor, blocks: PackedBlocks, places: Sequence[Place]
     return np.concatenate([np.empty(0), *ranks])
 
 
-def _median(values: Floats, name: str) -> Estimate:
-    drawn = generator("ranks", "bootstrap", name).integers(0, len(values), (_RESAMPLES, len(values)))
-    return estimate(float(np.median(values)), np.median(values[drawn], axis=1)) or Estimate()
+def _median(values: Floats, rows: Sequence[int], name: str) -> Estimate:
+    """Return the median; its interval is of a bootstrap in which the places of one held-out row are drawn together."""
+    _, owner = np.unique(np.asarray(rows), return_inverse=True)
+    units, order = int(owner.max()) + 1, np.argsort(values)
+    drawn = generator("ranks", "bootstrap", name).multinomial(units, np.full(units, 1 / units), _RESAMPLES)
+    reached = np.cumsum(drawn[:, owner[order]], axis=1)
+    middle = (reached >= reached[:, -1:] / 2).argmax(axis=1)
+    return estimate(float(np.median(values)), values[order][middle]) or Estimate()

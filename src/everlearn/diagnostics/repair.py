@@ -320,7 +320,7 @@ def _budgeted(
 
 
 def _lost(before: Cell, after: Cell) -> Estimate:
-    """Return the loss in bits per byte, with the interval of a paired bootstrap over blocks."""
+    """Return the loss in bits per byte, with its interval over the held-out text, paired."""
     scores = resample([before, after], [METRIC], seed=("repair", before.task))[METRIC.name]
     rise = [scores.values[1] - scores.values[0], scores.samples[:, 1] - scores.samples[:, 0]]
     return estimate(*rise) or Estimate()

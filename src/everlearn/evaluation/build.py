@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,7 @@ def build_results(
     labels: Sequence[str] | None = None,
     groups: Mapping[str, str] | None = None,
     leaked: Mapping[str, float] | None = None,
+    effective: Mapping[str, Any] | None = None,
 ) -> Results:
     """Build the results from the cells measured so far; what is not known yet is null or absent.
 
@@ -66,6 +68,7 @@ def build_results(
             empty, every set is a general one, and nothing is learnt or forgotten.
         groups: domain → its group.
         leaked: set or end task → the share of it that was found in training text.
+        effective: key of the recipe → the value in effect, where it depends on the model.
 
     Raises:
         RecipeError: a name is used twice or reserved, or an end task belongs to an unknown domain.
@@ -100,6 +103,7 @@ def build_results(
         general=list(general),
         groups=dict(groups or {}),
         leaked=dict(leaked or {}),
+        effective=dict(effective or {}),
         matrices={name: matrices[name] for name in METRICS if name in matrices},
         summary={name: summary[name] for name in METRICS if name in summary},
         study=_study(matrices, summary["loss"], list(domains), alone or {}, groups) if "loss" in matrices else Study(),

@@ -322,6 +322,8 @@ class Results(RunFacts):
     """Names of the general sets."""
     groups: dict[str, str] = {}
     """Domain → its group (`domains.<name>.group`); domains without a group are absent."""
+    effective: dict[str, Any] = {}
+    """Key of the recipe whose value depends on the model → the value in effect; null where the key has no effect."""
     leaked: dict[str, Number] = {}
     """Domain, general set or end task → the share of its held-out text or examples that was found in training text;
     absent below 1 %."""

@@ -18,6 +18,7 @@ from everlearn.comparison.comparison import Comparison, compare
 from everlearn.config.public_paths import recipe_without_folders
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.evaluation.statistics import FEW
 from everlearn.files import write_text
 from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw, in_section
@@ -41,11 +42,11 @@ _WORDS = (
     ("General text", "Held-out text on which no stage trains. A loss there is forgotten knowledge of the base model."),
     ("End task", "Labelled examples that measure what a model knows after a stage, with or without fine-tuning."),
     ("Score matrix", "The score on each set (columns) after each stage (rows); row 0 is the untouched base model."),
-    ("Interval", "A 95 % interval from resampling the held-out text (bootstrap): how much another sample of the same "
-     "text could change the number. It does not cover other training seeds. If a recipe ran with several seeds, the "
-     "numbers are means over seeds, and the intervals (Student's t) show how much other seeds could change them. A "
-     "difference is paired by seed, or for single runs by text. If the text differs, the two intervals are treated as "
-     "independent (Zou and Donner, 2008), which is conservative."),
+    ("Interval", "A 95 % interval over the documents of the held-out text (bootstrap; Student's t for fewer than "
+     f"{FEW}): how much another sample of the same text could change the number. It does not cover other training "
+     "seeds. If a recipe ran with several seeds, numbers are means over seeds, and the intervals (Student's t) show "
+     "how much other seeds could change them. A difference is paired by seed, or for single runs by text. If the text "
+     "differs, the two intervals are treated as independent (Zou and Donner, 2008), which is conservative."),
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,13 @@ class Outcome:
         self.domains = [domain.name for domain in recipe.domains]
         self.rows = [BASE, *self.domains]
 
-    def results(self, objective: str, notes: Sequence[str]) -> Results:
+    def results(self, objective: str, notes: Sequence[str], effective: Mapping[str, Any] | None = None) -> Results:
         """Build the results from the cells measured so far.
 
         Args:
             objective: name of the run's objective.
             notes: sentences for the reader of the results.
+            effective: values of the recipe that the model settles.
         """
         names, tasks = held_out_names(self.recipe), {task.name: task.domain for task in self.recipe.tasks}
         facts = [read(StageFacts, path) for path in self._stages() if path.is_file()]
@@ -97,6 +98,7 @@ class Outcome:
             list(dict.fromkeys([*notes, *(note for fact in facts for note in fact.notes)])),
             groups={domain.name: domain.group for domain in self.recipe.domains if domain.group},
             leaked=self.folder.leaked(),
+            effective=effective,
         )
 
     def is_current(self) -> bool:

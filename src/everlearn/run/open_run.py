@@ -70,6 +70,7 @@ class OpenRun:
         cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
+        self.reporter.left(None)  # of an earlier run that told the same reporter
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
         self.found: list[str] = []
@@ -136,6 +137,17 @@ class OpenRun:
             with contextlib.suppress(EverlearnError):  # a method that does not fit is reported by the checks
                 self._costs = [method.cost(model) for method in self.recipe.methods()]
         return self._setting
+
+    def settled(self) -> dict[str, Any]:
+        """Return the keys of the recipe that the model settles, with the values in effect; None where one has none."""
+        setting, model = self.setting(), self.recipe.model
+        masked = setting.objective.name == "masked"
+        return {
+            "data.block_size": setting.block_size,
+            "data.isolate_documents": setting.objective.isolate,
+            "data.mask_probability": self.recipe.data.mask_probability if masked else None,
+            "model.tokenizer": None if model.tokenizer == model.path else model.tokenizer,
+        }
 
     def _check_stride(self, objective: Objective, size: int) -> None:
         stride = self.recipe.evaluation.stride

@@ -8,6 +8,7 @@ from everlearn.comparison.formatting import MISSING, decimals, fixed, interval
 from everlearn.diagnostics.checkpoint_distance import Distance
 from everlearn.diagnostics.interpolation import BEFORE, COMING, GENERAL, LEARNT, GoingBack, Returned
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.statistics import FEW
 from everlearn.model.movement import Moved, together, whole
 from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
@@ -45,7 +46,10 @@ def _pairs(found: Sequence[Distance]) -> Table:
 
 
 _WEIGHTS = ("‖Δ‖", "‖Δ‖/‖θ*‖", "cos(θ, θ*)", "max |Δ|")
-_INTERVALS = "In brackets: 95 % intervals, of a bootstrap over held-out blocks."
+_INTERVALS = (
+    "In brackets: 95 % intervals over the documents of the held-out text (a bootstrap, or Student's t for fewer than "
+    f"{FEW})."
+)
 
 
 def _of_weights(moved: Moved | None) -> list[TableCell]:
