@@ -111,7 +111,7 @@ def decoder(*purpose: str) -> Any:
 
 def small_decoder() -> Any:
     """The first layer of the shipped decoder between its words and its head, 4.0 M parameters."""
-    model: Any = load_weights(str(HERE / "english-decoder"), "decoder").float()
+    model: Any = load_weights(str(HERE / "english-decoder")).float()
     model.model.layers = model.model.layers[:1]
     model.config.num_hidden_layers = 1
     return model
@@ -120,7 +120,7 @@ def small_decoder() -> Any:
 def encoder_decoder() -> Any:
     """BART type, 6.8 M parameters: the first English base is its encoder."""
     place = HERE / "english"
-    roberta = load_weights(str(place), "encoder")
+    roberta = load_weights(str(place))
     return bart.begun_from(roberta, AutoTokenizer.from_pretrained(place).mask_token_id, SENTINELS)
 
 
@@ -295,7 +295,7 @@ def train(name: str) -> None:
 def measure(folder: Path, base: Base, data: Path) -> dict[str, Any]:
     """Loss in nats and bits per byte on all of each source's validation text."""
     recipe = recipes.load(HERE / folder.name / "recipe.yaml")
-    model: nn.Module = load_weights(str(folder), base.kind, recipe.model.attn_implementation)
+    model: nn.Module = load_weights(str(folder), recipe.model.attn_implementation)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     size = recipe.data.block_size or 0
     found: dict[str, Any] = {}
@@ -338,7 +338,7 @@ def ship(name: str, data: Path) -> None:
     stage = run / f"stage-01-{recipe.domains[0].name}"
     if (wrong := files.damage(stage)) is not None:
         raise SystemExit(f"{name} is not finished: {wrong}")
-    model: Any = load_weights(str(stage), base.kind)
+    model: Any = load_weights(str(stage))
     model.config.update(base.shipped)
     with tempfile.TemporaryDirectory(dir=run) as made:
         new = Path(made)

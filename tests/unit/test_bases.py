@@ -178,7 +178,7 @@ def test_starts_are_small_enough_and_recipes_are_of_their_kind(name: str, monkey
 
 
 def test_the_small_decoder_is_the_first_layer_of_the_shipped_one() -> None:
-    theirs = load_weights(str(BASES / "english-decoder"), "decoder").state_dict()
+    theirs = load_weights(str(BASES / "english-decoder")).state_dict()
     mine = make.small_decoder().state_dict()
     assert mine.keys() == {name for name in theirs if ".layers." not in name or ".layers.0." in name}
     assert all(torch.equal(value, theirs[name].float()) for name, value in mine.items())
@@ -186,7 +186,7 @@ def test_the_small_decoder_is_the_first_layer_of_the_shipped_one() -> None:
 
 def test_the_encoder_decoders_encoder_is_roberta() -> None:
     needs("english")
-    theirs = load_weights(str(BASES / "english"), "encoder").eval()
+    theirs = load_weights(str(BASES / "english")).eval()
     tokens = torch.randint(5, make.VOCABULARY, (2, make.POSITIONS), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         mine = make.encoder_decoder().model.encoder(tokens).last_hidden_state
@@ -227,7 +227,7 @@ def test_shipped_bases_are_whole_and_small(name: str) -> None:
     assert read_json(place / "checksum.json") == {"model.safetensors": digest(place / "model.safetensors")}
     assert sum(path.stat().st_size for path in place.iterdir() if path.is_file()) <= make.LIMIT
     assert len(AutoTokenizer.from_pretrained(place)) == AutoConfig.from_pretrained(place).vocab_size
-    model = load_weights(str(place), base.kind)
+    model = load_weights(str(place))
     assert all(torch.equal(value, value.bfloat16().float()) for value in model.parameters())
     assert {key: getattr(model.config, key) for key in base.shipped} == base.shipped
 

@@ -216,7 +216,7 @@ def test_on_the_shipped_base_it_predicts_what_is_lost() -> None:
     Eight directions are the form within twice their standard error; the diagonal is far below.
     """
     tokenizer = AutoTokenizer.from_pretrained(BASE)
-    model = load_weights(str(BASE), "decoder").eval()
+    model = load_weights(str(BASE)).eval()
     objective = make_objective("causal", model, tokenizer)
 
     def rows(files: list[Path], count: int) -> list[dict[str, Any]]:

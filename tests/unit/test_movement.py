@@ -9,9 +9,10 @@ from safetensors.torch import load_file, save_file
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.model.architectures import architecture_of
-from everlearn.model.depth import depth_groups, layers_of, places, transformers_model
+from everlearn.model.architectures import architectures
+from everlearn.model.depth import depth_groups, layers_of, places
 from everlearn.model.movement import LoadedWeights, Moved, SavedWeights, movement, stable_ranks, together, whole
+from everlearn.model.structure import architecture_of
 
 
 def saved(model, folder, **options):
@@ -36,7 +37,7 @@ def pair(tmp_path_factory):
 def test_every_tensor_has_a_place_and_layers_come_in_order(architecture, tmp_path):
     model = tiny.model(architecture)
     weights = saved(model, tmp_path / "model")
-    found = places(weights.shapes(), architecture_of(model.config.model_type))
+    found = places(weights.shapes(), architecture_of(model))
     assert found.keys() == weights.shapes().keys()
     layers = list(dict.fromkeys(layer for layer, _ in found.values()))
     stacks = ["encoder", "decoder"] if architecture in ("t5", "bart") else ["layers"]
@@ -55,7 +56,7 @@ def test_names_groups_and_modules_tell_the_same_depth(architecture: str, wrapped
         model = torch.nn.ModuleDict({"module": model})
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     stacks = layers_of(model)
-    where = places(shapes, architecture_of(transformers_model(model)[1].config.model_type))
+    where = places(shapes, architecture_of(model))
     groups, number = depth_groups(model), 0
     for stack, path, layers in stacks:
         for index, layer in enumerate(layers):
@@ -72,9 +73,9 @@ def test_names_groups_and_modules_tell_the_same_depth(architecture: str, wrapped
 
 def test_norms_are_those_of_a_slow_computation(pair):
     before, after = SavedWeights(pair / "before"), SavedWeights(pair / "after")
-    found = movement(before, after, architecture_of("roberta"))
+    found = movement(before, after, architectures()["roberta"])
     old, new = (load_file(pair / name / "model.safetensors") for name in ("before", "after"))
-    where = places(after.shapes(), architecture_of("roberta"))
+    where = places(after.shapes(), architectures()["roberta"])
     for part in found:
         names = [name for name, place in where.items() if place == (part.layer, part.part)]
         pairs = [
@@ -132,12 +133,12 @@ def test_files_in_parts_and_a_model_in_memory_say_the_same(pair, tmp_path):
     model.tie_weights()
     saved(model, tmp_path / "parts", max_shard_size="20KB")
     assert len(list((tmp_path / "parts").glob("model-*.safetensors"))) > 3
-    whole = movement(SavedWeights(pair / "before"), SavedWeights(pair / "after"), architecture_of("roberta"))
+    whole = movement(SavedWeights(pair / "before"), SavedWeights(pair / "after"), architectures()["roberta"])
     first = tiny.model("roberta")
     first.load_state_dict(load_file(pair / "before" / "model.safetensors"), strict=False)
     first.tie_weights()
     for before in (SavedWeights(pair / "before"), LoadedWeights(first.state_dict())):
-        parts = movement(before, SavedWeights(tmp_path / "parts"), architecture_of("roberta"))
+        parts = movement(before, SavedWeights(tmp_path / "parts"), architectures()["roberta"])
         assert together(parts).keys() == together(whole).keys()
         for layer, one in together(parts).items():
             assert one.change == pytest.approx(together(whole)[layer].change, rel=1e-9, abs=1e-12)
@@ -146,9 +147,9 @@ def test_files_in_parts_and_a_model_in_memory_say_the_same(pair, tmp_path):
 
 def test_a_model_that_grew_is_not_compared(pair, tmp_path):
     taller, before = tiny.model("roberta", num_hidden_layers=3), SavedWeights(pair / "before")
-    assert movement(before, saved(taller, tmp_path / "taller"), architecture_of("roberta")) is None
+    assert movement(before, saved(taller, tmp_path / "taller"), architectures()["roberta"]) is None
     wider = tiny.model("roberta", intermediate_size=96)
-    assert movement(before, saved(wider, tmp_path / "wider"), architecture_of("roberta")) is None
+    assert movement(before, saved(wider, tmp_path / "wider"), architectures()["roberta"]) is None
 
 
 def test_nothing_before_has_no_relative_change():

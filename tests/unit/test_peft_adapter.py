@@ -73,7 +73,7 @@ def test_an_adapter_alone_is_read_with_the_model_that_it_names(tmp_path: Path) -
     adapter.save(tmp_path / "stage", str(tmp_path / "base"))
     assert adapter_in(tmp_path / "stage") == tmp_path / "stage"
     assert base_of(str(tmp_path / "stage")) == (str(tmp_path / "base"), None)
-    read = load_weights(str(tmp_path / "stage"), "encoder").eval()
+    read = load_weights(str(tmp_path / "stage")).eval()
     assert not any("lora" in name for name, _ in read.named_parameters())
     torch.testing.assert_close(read(**TOKENS).logits, model(**TOKENS).logits, rtol=1e-4, atol=1e-5)
 
@@ -84,7 +84,7 @@ def test_an_adapter_that_names_no_base_says_so(tmp_path: Path) -> None:
     _, _, adapter = learnt("roberta", 1, merge=False)
     adapter.save(tmp_path, None)
     with pytest.raises(ModelError, match=r"^'.*' \(`model\.path`\) is an adapter that does not name its base model"):
-        load_weights(str(tmp_path), "encoder")
+        load_weights(str(tmp_path))
 
 
 def test_weights_that_no_adapter_holds_are_not_lost() -> None:

@@ -35,7 +35,7 @@ def single_token_entropy(blocks: PackedBlocks, tokenizer: PreTrainedTokenizerBas
 
 def measure(model_folder: Path, data: Path, cache: Path | None = None) -> dict[str, Any]:
     """Loss (nats per masked token) and bits per byte on each source's validation text."""
-    model = load_weights(str(model_folder), "encoder")
+    model = load_weights(str(model_folder))
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     found: dict[str, Any] = {}
     for source in SOURCES:

@@ -20,10 +20,10 @@ from everlearn.errors import RunError
 from everlearn.evaluation import Results
 from everlearn.evaluation.results import StageFacts, read
 from everlearn.methods.base import REVEALS
-from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import load_config, load_model, load_tokenizer, own_class
 from everlearn.model.objectives import DEFAULT_OBJECTIVE
 from everlearn.model.peft_adapter import BESIDE, CONFIG, WEIGHTS, adapter_in, with_adapter
+from everlearn.model.structure import kind_of_config
 from everlearn.report.export_card import Exported, Origin, export_card
 from everlearn.run.collect_results import Outcome
 from everlearn.run.exported_run import is_local, local_paths, on_hub, pack
@@ -295,7 +295,7 @@ def _results(run: RunFolder, recipe: Recipe) -> Results:
     """Of the run; while it is not finished, what was measured so far."""
     if run.results_file.is_file():
         return Results.load(run.results_file)
-    kind = architecture_of(load_config(recipe.model).model_type).kind
+    kind = kind_of_config(load_config(recipe.model))
     return Outcome(recipe, run).results(recipe.objective or DEFAULT_OBJECTIVE[kind], ())
 
 

@@ -17,10 +17,10 @@ from everlearn.config.addresses import located
 from everlearn.errors import RecipeError
 from everlearn.methods import build
 from everlearn.model.anatomy import Kind
-from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import check_is_no_run, check_vocabulary, empty_model, load_config, load_tokenizer
 from everlearn.model.objectives import make_objective
 from everlearn.model.source import Model
+from everlearn.model.structure import kind_of_config
 from everlearn.run.disk import Sizes
 from everlearn.wording import size
 
@@ -88,7 +88,7 @@ class ModelProbe:
         check_is_no_run(path, "`--model`")
         source = Model(path=located(path, "--model"))
         config = load_config(source)
-        self.kind: Kind = architecture_of(config.model_type).kind
+        self.kind: Kind = kind_of_config(config)
         self.tokenizer = load_tokenizer(source)
         self.model = empty_model(config)
         check_vocabulary(self.tokenizer, self.model)

@@ -22,11 +22,10 @@ from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.statistics import Floats, bootstrap_ratio
 from everlearn.evaluation.task import Conditions
-from everlearn.model.architectures import architecture_of
 from everlearn.model.depth import places
-from everlearn.model.head import config_of
 from everlearn.model.movement import LoadedWeights, Moved, movement, stable_ranks, together, whole
 from everlearn.model.objectives import IGNORE
+from everlearn.model.structure import architecture_of
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn.predictors.predictor import at_rest, models_of
 from everlearn.tasks.held_out import HeldOutText
@@ -149,7 +148,7 @@ def distances(learner: ContinualLearner, pairs: Sequence[Pair], blocks: int) -> 
         for index in (pair.since, pair.until):
             models[index] = models.get(index) or learner.model_after(index).to(scorer.device)
         before, after = (LoadedWeights(dict(models[index].named_parameters())) for index in (pair.since, pair.until))
-        architecture = architecture_of(config_of(models[pair.until]).model_type)
+        architecture = architecture_of(models[pair.until])
         ranks, place = stable_ranks(before, after), places(after.shapes(), architecture)
         layers: dict[str, list[float]] = {}
         for name, rank in ranks.items():

@@ -31,9 +31,8 @@ from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.resampling import Resampled
 from everlearn.evaluation.statistics import Floats
 from everlearn.evaluation.task import Conditions
-from everlearn.model.architectures import architecture_of
 from everlearn.model.depth import places
-from everlearn.model.head import config_of
+from everlearn.model.structure import architecture_of
 from everlearn.predictors import Checkpoint
 from everlearn.tasks.held_out import HeldOutText
 
@@ -132,7 +131,7 @@ def everywhere(share: float) -> Hybrid:
 
 def _layers(model: nn.Module) -> list[Hybrid]:
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    where = {name: layer for name, (layer, _) in places(shapes, architecture_of(config_of(model).model_type)).items()}
+    where = {name: layer for name, (layer, _) in places(shapes, architecture_of(model)).items()}
 
     def without(layer: str) -> Callable[[str], float]:
         return lambda name: float(where[name] != layer)

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoTokenizer
 
 from everlearn import files
 from everlearn.errors import ModelError, first_line
-from everlearn.model.architectures import architecture_of
-from everlearn.model.loading import CLASSES, load_config, load_model
+from everlearn.model.loading import empty_model, load_config, load_model
 from everlearn.model.movement import SavedWeights
 from everlearn.model.peft_adapter import base_of
 from everlearn.model.source import Model
+from everlearn.model.structure import kind_of_config
 
 READ = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja")
 """Files that are downloaded from a repository."""
@@ -80,7 +79,7 @@ def _opened(label: str, path: str, copy: Path) -> Opened:
         raise ModelError(f"{wrong}. Restore it from a copy, or leave '{path}' out.")
     config = load_config(Model(path=path))
     kind = str(config.model_type)
-    architecture_of(kind)
+    kind_of_config(config)
     if getattr(config, "quantization_config", None) is not None and base_of(path) is None:
         raise ModelError(
             f"'{label}' was saved in few bits (`quantization_config`), and codes of weights cannot be averaged. Merge "
@@ -100,8 +99,7 @@ def _opened(label: str, path: str, copy: Path) -> Opened:
 def _as_loaded(opened: Opened) -> bool:
     """Return whether the tensor names in the file are those of the model; no weights are read."""
     config = load_config(Model(path=opened.path))
-    with torch.device("meta"):
-        names = CLASSES[architecture_of(opened.kind).kind].from_config(config).state_dict().keys()
+    names = empty_model(config).state_dict().keys()
     return opened.weights.shapes().keys() <= names
 
 

@@ -83,7 +83,7 @@ class Needs:
     peft: bool = True
     """Supports a model with PEFT adapters."""
     anatomy: bool = False
-    """Needs the positions of heads and neurons, so it supports registered architectures only."""
+    """Reads the structure of the model: its layers, their projections, or heads and neurons."""
     earlier_models: bool = False
     """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
     base_model: bool = False

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from everlearn.errors import MethodError, ModelError, did_you_mean
@@ -31,10 +32,11 @@ from everlearn.model.architectures import (
     Kind,
     Stack,
     Tokens,
-    architecture_of,
     register_architecture,
 )
-from everlearn.model.depth import find, join, layers_of, transformers_model
+from everlearn.model.depth import layers_of
+from everlearn.model.modules import find, join, transformers_model
+from everlearn.model.structure import architecture_of, kind_of_config
 
 __all__ = [
     "Anatomy",
@@ -64,6 +66,8 @@ class Owned:
         group: number of units that share the same entries (query heads per key-value head).
         each: number of adjacent entries per unit (or group).
         tile: number of repetitions of the whole sequence of units (3 in a fused query-key-value projection).
+        then: further sequences of the same units in the same dimension, each with its own (group, each): keys and
+            values behind the queries of a fused projection with fewer key-value heads (Phi-3).
     """
 
     parameter: str
@@ -72,6 +76,7 @@ class Owned:
     group: int = 1
     each: int = 1
     tile: int = 1
+    then: tuple[tuple[int, int], ...] = ()
 
     def factors(self, units: Tensor) -> Tensor:
         """Expand factors per unit, [units], to a tensor that broadcasts to the parameter.
@@ -79,7 +84,8 @@ class Owned:
         Entries that several units share take the smallest factor, which is 1 minus the largest importance: a key-value
         head that any of its query heads needs is protected.
         """
-        values = units.view(-1, self.group).amin(1).repeat_interleave(self.each).repeat(self.tile)
+        runs = [(self.group, self.each)] * self.tile + list(self.then)
+        values = torch.cat([units.view(-1, group).amin(1).repeat_interleave(each) for group, each in runs])
         return values.view([-1 if dim == self.dim else 1 for dim in range(self.dims)])
 
 
@@ -192,32 +198,45 @@ def anatomy(model: nn.Module) -> Anatomy:
             between calls.
 
     Raises:
-        ModelError: the architecture is not in the table, or the modules differ from its entry in the table.
+        ModelError: it is no language model, or its modules differ from the entry in the table of architectures.
     """
     path, inner = transformers_model(model)
-    architecture = architecture_of(inner.config.model_type)
+    architecture = architecture_of(inner)
     sites: list[Site] = []
     linears: dict[str, Projection] = {}
     for stack, at, layers in layers_of(model):
         for index, _ in enumerate(layers):
-            layer = _Layer(model, f"{at}.{index}", f"{stack.name}.{index}")
-            for attention in stack.attentions:
-                sites.append(layer.heads(attention, inner.config.num_attention_heads))
+            layer = _Layer(model, f"{at}.{index}", f"{stack.name}.{index}", stack)
+            for attention in filter(layer.has, stack.attentions):
+                sites += layer.heads(attention, _heads(inner, stack))
                 linears |= {layer.at(path): each for path, each in _projections(attention, stack.tokens)}
-            sites += layer.neurons_and_outputs(stack.feed_forward)
-            widening = Projection("feed_forward_in", stack.tokens)
-            linears |= {layer.at(projection): widening for projection in layer.widening(stack.feed_forward)}
-            linears[layer.at(stack.feed_forward.output)] = Projection("feed_forward_out", stack.tokens)
-    if not sites:
+            for block in layer.feed_forward:
+                sites += layer.neurons_and_outputs(block)
+                widening = Projection("feed_forward_in", stack.tokens)
+                linears |= {layer.at(projection): widening for projection in layer.widening(block)}
+                linears[layer.at(block.output)] = Projection("feed_forward_out", stack.tokens)
+            linears |= layer.others()
+    if not linears:
         raise ModelError(f"'{type(inner).__name__}' has none of the layers of a '{inner.config.model_type}' model.")
-    head = join(path, architecture.head)
-    return Anatomy(architecture.kind, tuple(sites), head if find(model, head) is not None else "", linears)
+    head = join(path, architecture.head) if architecture.head else ""
+    return Anatomy(architecture.kind, tuple(sites), head if head and find(model, head) is not None else "", linears)
+
+
+_COMPONENTS: Mapping[int, tuple[Component, ...]] = {
+    1: ("query_key_value",),
+    2: ("query", "value"),  # keys and values of one latent vector (DeepSeek)
+    3: ("query", "key", "value"),
+}
+
+
+def _heads(model: PreTrainedModel, stack: Stack) -> int:
+    """Return the number of heads in a stack; parts of a model may have configurations of their own."""
+    config: Any = getattr(model.config, stack.name, None) or model.config.get_text_config(decoder=True)
+    return int(config.num_attention_heads)
 
 
 def _projections(attention: Attention, tokens: Tokens) -> Iterator[tuple[str, Projection]]:
-    fused = len(attention.inputs) == 1
-    components: tuple[Component, ...] = ("query_key_value",) if fused else ("query", "key", "value")
-    for path, component in zip(attention.inputs, components, strict=True):
+    for path, component in zip(attention.inputs, _COMPONENTS[len(attention.inputs)], strict=True):
         read: Tokens = "input" if attention.crosses and component in ("key", "value") else tokens
         yield path, Projection(component, read)
     yield attention.output, Projection("attention_output", tokens)
@@ -227,10 +246,10 @@ def head_path(model: nn.Module) -> str:
     """Return the path of the first module of the vocabulary head, which takes the last hidden state.
 
     Raises:
-        ModelError: the architecture is not in the table, or the model has no vocabulary head.
+        ModelError: the model has no vocabulary head.
     """
     path, inner = transformers_model(model)
-    head = join(path, architecture_of(inner.config.model_type).head)
+    head = join(path, architecture_of(inner).head)
     if find(model, head) is None:
         raise ModelError(
             f"'{type(inner).__name__}' has no vocabulary head ('{head}' is missing). Choose a checkpoint with a "
@@ -243,19 +262,39 @@ def kind_of(model: nn.Module) -> Kind:
     """Return the kind of a model: encoder, decoder or encoder-decoder.
 
     Raises:
-        ModelError: the architecture is not in the table.
+        ModelError: it is no language model of transformers.
     """
-    return architecture_of(transformers_model(model)[1].config.model_type).kind
+    return kind_of_config(transformers_model(model)[1].config)
 
 
 class _Layer:
     """One layer of a stack; resolves its projections and describes its sites."""
 
-    def __init__(self, model: nn.Module, path: str, name: str) -> None:
-        self.model, self.path, self.name = model, path, name
+    def __init__(self, model: nn.Module, path: str, name: str, stack: Stack) -> None:
+        self.model, self.path, self.name, self.stack = model, path, name, stack
 
     def at(self, projection: str) -> str:
         return f"{self.path}.{projection}"
+
+    def has(self, block: Attention | FeedForward) -> bool:
+        """Return whether the layer has a block of its stack: every block where all layers are alike."""
+        return self.stack.alike or find(self.model, self.at(block.output)) is not None
+
+    @property
+    def feed_forward(self) -> list[FeedForward]:
+        """The feed-forward block of the layer, if it has one."""
+        blocks = (self.stack.feed_forward, *self.stack.more)
+        return [block for block in blocks if block is not None and self.has(block)][:1]
+
+    def others(self) -> dict[str, Projection]:
+        """Return the linear layers besides attention and feed-forward, which count as feed-forward ones."""
+        found: dict[str, Projection] = {}
+        for projection in self.stack.others:
+            if find(self.model, self.at(projection)) is not None:
+                inputs, outputs = self.size(projection)
+                component: Component = "feed_forward_out" if outputs < inputs else "feed_forward_in"
+                found[self.at(projection)] = Projection(component, self.stack.tokens)
+        return found
 
     def size(self, projection: str) -> tuple[int, int]:
         """Return the number of input and output features of a projection, ignoring wrappers around it."""
@@ -271,7 +310,9 @@ class _Layer:
         """Return the widening projections that this configuration has."""
         return [projection for projection in block.inputs if find(self.model, self.at(projection)) is not None]
 
-    def rows(self, projection: str, group: int = 1, each: int = 1, tile: int = 1) -> Iterator[Owned]:
+    def rows(
+        self, projection: str, group: int = 1, each: int = 1, tile: int = 1, then: tuple[tuple[int, int], ...] = ()
+    ) -> Iterator[Owned]:
         """Yield the parameters that belong to the output features of a projection: weight rows, bias, LoRA's B.
 
         Quantised weights are skipped: they are packed integers, which are not trained and need no protection.
@@ -280,9 +321,9 @@ class _Layer:
             if ".lora_A." in f".{name}." or not torch.is_floating_point(linear.weight):
                 continue
             at = join(self.at(projection), name)
-            yield Owned(f"{at}.weight", 1 if isinstance(linear, Conv1D) else 0, 2, group, each, tile)
+            yield Owned(f"{at}.weight", 1 if isinstance(linear, Conv1D) else 0, 2, group, each, tile, then)
             if linear.bias is not None:
-                yield Owned(f"{at}.bias", 0, 1, group, each, tile)
+                yield Owned(f"{at}.bias", 0, 1, group, each, tile, then)
 
     def columns(self, projection: str, each: int) -> Iterator[Owned]:
         """Yield the parameters that belong to the input features of a projection: weight columns, LoRA's A."""
@@ -291,14 +332,23 @@ class _Layer:
                 at = join(self.at(projection), name)
                 yield Owned(f"{at}.weight", 0 if isinstance(linear, Conv1D) else 1, 2, each=each)
 
-    def heads(self, block: Attention, heads: int) -> Site:
+    def heads(self, block: Attention, heads: int) -> list[Site]:
+        """Return the site of an attention block's heads; none if a found block fuses them in an unknown order."""
         features = self.size(block.output)[0]
         width = features // heads
         owned: list[Owned] = []
         for projection in block.inputs:
             out = self.size(projection)[1]
+            # Key-value heads in a fused projection, which stand behind all queries.
+            shared = (out - features) // (2 * width) if (out - features) % (2 * width) == 0 else 0
             if len(block.inputs) > 1:
-                owned += self.rows(projection, group=features // out, each=width)
+                # A head may have more rows than its width: a gate beside its query (Qwen3-Next).
+                own = heads if out >= features else out // width
+                owned += self.rows(projection, group=heads // own, each=out // own)
+            elif not self.stack.alike and out < 3 * features and shared and (shared == 1 or not block.interleaved):
+                owned += self.rows(projection, each=width, then=((heads // shared, width),) * 2)
+            elif out != 3 * features and not self.stack.alike:
+                return []
             elif out != 3 * features:
                 raise ModelError(
                     f"'{self.at(projection)}' gives {out} features, but query, key and value of {heads} heads with "
@@ -310,7 +360,7 @@ class _Layer:
                 owned += self.rows(projection, each=width, tile=3)
         owned += self.columns(block.output, width)
         name = f"{self.name}.{block.name}.heads"
-        return Site(name, "head", heads, width, self.at(block.output), "input", tuple(owned))
+        return [Site(name, "head", heads, width, self.at(block.output), "input", tuple(owned))]
 
     def neurons_and_outputs(self, block: FeedForward) -> list[Site]:
         neurons, outputs = self.size(block.output)

@@ -1,7 +1,8 @@
 """The registry of known architectures: the paths of their projections and of the vocabulary head.
 
 An entry lists module paths only. Sizes, biases, grouped-query attention and gated feed-forward layers are read from the
-modules themselves by :mod:`everlearn.model.anatomy`.
+modules themselves by :mod:`everlearn.model.anatomy`. A type without an entry is described from its modules
+(:mod:`everlearn.model.finding`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from everlearn.errors import ModelError, did_you_mean
 from everlearn.plugins import Registry
 
 Kind = Literal["encoder", "decoder", "encoder-decoder"]
@@ -52,7 +52,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Stack:
-    """A list of equal layers.
+    """A list of layers.
 
     Attributes:
         layers: path of the list, relative to the base model (the model inside its language-model head).
@@ -63,14 +63,20 @@ class Stack:
             encoder-decoder).
         recurrent: whether a layer calls its projections once per token, [B, features], instead of once for all tokens,
             [B, S, features].
+        more: feed-forward blocks of layers that have another one instead (dense layers among layers of experts).
+        others: linear layers besides attention and feed-forward (state-space mixers, gated convolutions, low ranks).
+        alike: whether every layer has all of this; otherwise a layer has what its modules have.
     """
 
     layers: str
     attentions: tuple[Attention, ...]
-    feed_forward: FeedForward
+    feed_forward: FeedForward | None
     name: str = "layers"
     tokens: Tokens = "input"
     recurrent: bool = False
+    more: tuple[FeedForward, ...] = ()
+    others: tuple[str, ...] = ()
+    alike: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,18 +111,10 @@ def architectures() -> dict[str, Architecture]:
     return dict(_TABLE)
 
 
-def architecture_of(model_type: str) -> Architecture:
-    """Return the entry for a ``config.model_type``.
-
-    Raises:
-        ModelError: it is not registered; the message says how to register it.
-    """
+def registered(model_type: str) -> Architecture | None:
+    """Return the entry for a ``config.model_type``; None if there is none, and the structure is found in the model."""
     if model_type not in _TABLE:
-        raise ModelError(
-            f"The architecture '{model_type}' (`model.path`) is not known, so its heads, neurons and vocabulary head "
-            f"cannot be found.{did_you_mean(model_type, _TABLE)} To add it, call "
-            f"everlearn.model.anatomy.register_architecture('{model_type}', …); docs/add-an-architecture.md shows how."
-        )
+        return None
     return _TABLE[model_type]
 
 
@@ -173,6 +171,7 @@ for _name, _entry in {
     "bert": _bert("cls"),
     "roberta": _bert("lm_head"),
     "xlm-roberta": _bert("lm_head"),
+    "camembert": _bert("lm_head"),
     "electra": _bert("generator_predictions"),
     "distilbert": Architecture(
         "encoder",
@@ -207,8 +206,8 @@ for _name, _entry in {
         ),
     ),
     **{name: _llama() for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")},
-    "t5": _t5(),
-    "bart": _bart(),
+    **{name: _t5() for name in ("t5", "mt5")},
+    **{name: _bart() for name in ("bart", "mbart")},
     "everlearn-lstm": _without_attention("input_gates", "state_gates", "projection", recurrent=True),
     "everlearn-cnn": _without_attention("convolution", "output"),
 }.items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import nn
-from transformers import PreTrainedModel
 
-from everlearn.errors import ModelError
-from everlearn.model.architectures import Architecture, Stack, architecture_of
+from everlearn.model.architectures import Architecture, Stack
+from everlearn.model.modules import find, join, transformers_model
+from everlearn.model.structure import architecture_of
 
 EMBEDDINGS, HEAD, OTHER, FEED_FORWARD = "embeddings", "head", "other", "feed-forward"
 
@@ -30,13 +31,13 @@ def layers_of(model: nn.Module) -> list[Layers]:
         model: a transformers model, with or without a language-model head, PEFT adapters or a distributed wrapper.
 
     Raises:
-        ModelError: the architecture is not in the table.
+        ModelError: it is no language model of transformers.
     """
     path, inner = transformers_model(model)
     prefix = inner.base_model_prefix
     base = join(path, prefix) if prefix and hasattr(inner, prefix) else path
     result = []
-    for stack in architecture_of(inner.config.model_type).stacks:
+    for stack in architecture_of(inner).stacks:
         modules: Any = find(model, where := join(base, stack.layers))
         if modules is not None:
             result.append(Layers(stack, where, modules))
@@ -80,15 +81,19 @@ def places(shapes: Mapping[str, tuple[int, ...]], architecture: Architecture) ->
         shapes: shapes of the tensors of a plain model, in a file or in memory, by name.
         architecture: the architecture of the model.
     """
-    stacks = architecture.stacks
-    prefix = _prefix(shapes, stacks)
+    stacks, head = architecture.stacks, f"{architecture.head}."
+    renamed = not any(f"{stack.layers}." in name for stack in stacks for name in shapes)
+    if renamed:
+        # The files of vision-language models name tensors of the text model otherwise than its modules.
+        stacks = tuple(replace(stack, layers=stack.layers.rpartition(".")[2]) for stack in stacks)
+    prefix = _prefix([name for name in shapes if "vis" not in name], stacks)
     inside = _inside(shapes, [(stack, prefix + stack.layers) for stack in stacks])
     outside: dict[str, str] = {}
     matrices = {_module(name, prefix) for name, shape in shapes.items() if name not in inside and len(shape) > 1}
     for name in shapes:
         if name not in inside:
-            head = not name.startswith(prefix) or name.startswith(f"{architecture.head}.")
-            outside[name] = HEAD if head else EMBEDDINGS if _module(name, prefix) in matrices else OTHER
+            in_head = head in name if renamed else not name.startswith(prefix) or name.startswith(head)
+            outside[name] = HEAD if in_head else EMBEDDINGS if _module(name, prefix) in matrices else OTHER
     placed = {name: (EMBEDDINGS, EMBEDDINGS) for name, place in outside.items() if place == EMBEDDINGS}
     ordered = []
     for name, (number, index, path) in inside.items():
@@ -128,35 +133,9 @@ def _part(path: str, stack: Stack) -> tuple[int, str]:
     blocks: list[tuple[str, tuple[str, ...]]] = [
         (block.name, (*block.inputs, block.output)) for block in stack.attentions
     ]
-    blocks.append((FEED_FORWARD, (*stack.feed_forward.inputs, stack.feed_forward.output)))
+    networks = [block for block in (stack.feed_forward, *stack.more) if block is not None]
+    blocks += [(FEED_FORWARD, (*block.inputs, block.output)) for block in networks]
     for order, (name, paths) in enumerate(blocks):
         if any(path.startswith(f"{own}.") for own in paths):
             return order, name
     return len(blocks), OTHER
-
-
-def transformers_model(model: nn.Module) -> tuple[str, PreTrainedModel]:
-    """Return the path and the outermost transformers model inside PEFT, DDP or torch.compile.
-
-    Raises:
-        ModelError: there is none.
-    """
-    for path, module in model.named_modules():
-        if isinstance(module, PreTrainedModel):
-            return path, module
-    raise ModelError(f"'{type(model).__name__}' is not a transformers model, so its heads and neurons cannot be found.")
-
-
-def find(model: nn.Module, path: str) -> nn.Module | None:
-    """Return the module at a path, or None."""
-    for part in path.split(".") if path else ():
-        child = getattr(model, part, None)
-        if not isinstance(child, nn.Module):
-            return None
-        model = child
-    return model
-
-
-def join(path: str, name: str) -> str:
-    """Join two module paths with a dot; either may be empty."""
-    return f"{path}.{name}" if path and name else path or name

@@ -8,9 +8,8 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from everlearn.errors import ModelError, did_you_mean
-from everlearn.model.architectures import architecture_of
 from everlearn.model.depth import places
-from everlearn.model.head import config_of
+from everlearn.model.structure import architecture_of
 
 
 def frozen_parameters(model: nn.Module, patterns: Sequence[str]) -> list[nn.Parameter]:
@@ -26,7 +25,7 @@ def frozen_parameters(model: nn.Module, patterns: Sequence[str]) -> list[nn.Para
     """
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    where = places(shapes, architecture_of(config_of(model).model_type)) if patterns else {}
+    where = places(shapes, architecture_of(model)) if patterns else {}
     frozen: dict[str, nn.Parameter] = {}
     for pattern in patterns:
         own = {name: p for name, p in parameters.items() if fnmatchcase(name, pattern) or where[name][0] == pattern}

@@ -40,6 +40,7 @@ class Gates:
         self.sites = tuple(site for site, _ in self._modules)
         self._checkpointed = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) is True]
         self._values: Placed | None = None
+        self._count = 0
         self._depth = 0
         self._undo = contextlib.ExitStack()
 
@@ -67,7 +68,7 @@ class Gates:
                     raise MethodError(f"Gates of '{name}' must be one factor per unit, not shape {tuple(gate.shape)}.")
                 rows.setdefault(name, []).append((slice(start, start + count), gate))
             start += count
-        self._values = rows or None
+        self._values, self._count = rows or None, start
 
     def __enter__(self) -> Gates:
         self._depth += 1
@@ -94,7 +95,7 @@ class Gates:
             gate = self._values.get(site.name) if self._values else None
             if gate is None or isinstance(gate, Tensor):
                 return None if gate is None else activation * _spread(gate, activation, site)
-            return _scale_rows(activation if fresh else activation.clone(), gate, site)
+            return _scale_rows(activation if fresh else activation.clone(), gate, site, self._count)
 
         def on_input(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             replaced = gated(args[0])
@@ -111,7 +112,7 @@ class Gates:
         """Wrap a checkpoint function so that recomputed segments use the gates of their forward pass."""
 
         def checkpoint_with_gates(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            values = self._values
+            values = self._values, self._count
 
             def segment(*inputs: Any, **options: Any) -> Any:
                 with self._as_they_were(values):
@@ -122,13 +123,14 @@ class Gates:
         return checkpoint_with_gates
 
     @contextlib.contextmanager
-    def _as_they_were(self, values: Placed | None) -> Iterator[None]:
+    def _as_they_were(self, values: tuple[Placed | None, int]) -> Iterator[None]:
         with self:
-            now, self._values = self._values, values
+            now = self._values, self._count
+            self._values, self._count = values
             try:
                 yield
             finally:
-                self._values = now
+                self._values, self._count = now
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, list[tuple[Site, nn.Module]]] = WeakKeyDictionary()
@@ -161,16 +163,20 @@ def _spread(gate: Tensor, activation: Tensor, site: Site) -> Tensor:
     gate = gate.to(activation)
     if site.width > 1:
         gate = gate.repeat_interleave(site.width, -1)
+    if gate.dim() == 2 and activation.dim() == 2:
+        # A layer that flattens rows and positions (OPT) has as many in a row of features as a row has tokens.
+        return gate.repeat_interleave(len(activation) // len(gate), 0)
     return gate if gate.dim() == 1 else gate.view(len(gate), *[1] * (activation.dim() - 2), gate.shape[-1])
 
 
-def _scale_rows(activation: Tensor, runs: Rows, site: Site) -> Tensor:
+def _scale_rows(activation: Tensor, runs: Rows, site: Site, count: int) -> Tensor:
     """Scale some rows of an activation in place, and the same rows of its gradient.
 
     A product with a gate for every row would read and write all rows, which mostly have 1, in both directions: with
     three plain rows to each gated one that is 4 to 8 % of a training step on a CPU.
     """
-    factors = [(rows, _spread(gate, activation, site)) for rows, gate in runs]
+    tokens = len(activation) // count if activation.dim() == 2 else 1  # where a layer flattens rows and positions
+    factors = [(slice(rows.start * tokens, rows.stop * tokens), _spread(gate, activation, site)) for rows, gate in runs]
     # Through `data`, because autograd would replace an in-place change of a part by copies of the whole tensor.
     for rows, factor in factors:
         activation.data[rows].mul_(factor)

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import head_path
 from everlearn.model.cross_entropy import cross_entropy
+from everlearn.model.logit_scale import check_head, logit_scale
 from everlearn.model.substitution import substituted, substituting
 
 LogitObserver = Callable[[Tensor, Tensor], None]
@@ -95,7 +96,9 @@ def at_head(
     first, last = model.get_submodule(head_path(model)), output_head(model)
     if last is None:
         raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
-    config, cap = _text_config(model), logit_cap(model)
+    config, cap = text_config(model), logit_cap(model)
+    check_head(model, first, last, logit_bias(model), cap)
+    scale = logit_scale(last)
     labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
 
     def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -115,8 +118,14 @@ def at_head(
         # The bias that the model adds after the head must be added to the logits, not to their losses.
         project = MethodType(lambda _, features: plain(features) + bias, last)
         owner.final_logits_bias = bias.new_zeros(())
+    if scale != 1:
+        # The model multiplies what it gets: the logits here, and what replaces them back to what it is.
+        project = MethodType(lambda _, features: plain(features) * scale, last)
     handle = first.register_forward_pre_hook(keep_labelled)
-    last.forward = lambda features: compute(project, features, labels, cap)
+    if scale == 1:
+        last.forward = lambda features: compute(project, features, labels, cap)
+    else:
+        last.forward = lambda features: compute(project, features, labels, cap) / scale
     if cap is not None:
         config.final_logit_softcapping = None
     try:
@@ -158,7 +167,7 @@ def logits_of(model: nn.Module, features: Tensor) -> Tensor:
     """Return the logits of :meth:`Objective.label_features`, [n, V] float32, capped if the model caps them."""
     core = unwrap(model)
     head: Any = output_head(core)
-    return _capped(_with_bias(head(features).float(), logit_bias(core)), logit_cap(core))
+    return _capped(_with_bias(head(features).float() * logit_scale(head), logit_bias(core)), logit_cap(core))
 
 
 def logit_cap(model: nn.Module) -> float | None:
@@ -166,7 +175,7 @@ def logit_cap(model: nn.Module) -> float | None:
 
     Inside :func:`at_head`, which caps them itself, it is None.
     """
-    cap: float | None = getattr(_text_config(model), "final_logit_softcapping", None)
+    cap: float | None = getattr(text_config(model), "final_logit_softcapping", None)
     return cap
 
 
@@ -195,12 +204,14 @@ def projection(head: nn.Module, cap: float | None, bias: Tensor | None = None) -
 
     def project(features: Tensor) -> Tensor:
         with substituting(head, weights):
-            return _capped(_with_bias(type(head).forward(head, features).float(), bias), cap)
+            logits = type(head).forward(head, features).float() * logit_scale(head)
+            return _capped(_with_bias(logits, bias), cap)
 
     return project
 
 
-def _text_config(model: nn.Module) -> Any:
+def text_config(model: nn.Module) -> Any:
+    """Return the configuration of the part of a model that writes text; that of most models is their own."""
     return config_of(model).get_text_config(decoder=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,6 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -27,22 +25,19 @@ from transformers import (
 from everlearn import files, plugins
 from everlearn.errors import EverlearnError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
-from everlearn.model.architectures import architecture_of, architectures
+from everlearn.model.architectures import architectures
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model
+from everlearn.model.structure import architecture_of, language_model_class
 from everlearn.model.without_attention import OWN_CLASSES
 from everlearn.seeding import seeded
+from everlearn.wording import count
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
 """Values of a configuration that no model has as 0, by the names that every configuration of transformers knows."""
 PANIC = "PanicException"
 """What a library in Rust raises for a mistake of its own; it is no ``Exception``."""
-CLASSES: dict[str, Any] = {
-    "encoder": AutoModelForMaskedLM,
-    "decoder": AutoModelForCausalLM,
-    "encoder-decoder": AutoModelForSeq2SeqLM,
-}
 
 
 @contextlib.contextmanager
@@ -66,12 +61,12 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _attending(kernel: str) -> Iterator[None]:
+def _attending(kernel: str | None) -> Iterator[None]:
     """Name the key to change if an attention kernel is not installed or does not support the model."""
     try:
         yield
     except (ImportError, ValueError) as error:
-        if not _names_kernel(error):
+        if kernel is None or not _names_kernel(error):
             raise
         first = first_line(error).rstrip(".")
         raise ModelError(f"`model.attn_implementation: {kernel}` cannot be used here: {first}.") from error
@@ -218,14 +213,10 @@ def _adapter_without_tokenizer(recipe: Model) -> Model | None:
 def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     """Load the base model of a recipe in float32 for training, from its checkpoint or with random weights."""
     config = load_config(recipe)
-    kind = architecture_of(config.model_type).kind
     if recipe.path is None:
         with seeded(seed, "weights"), _attending(recipe.attn_implementation):
             return _from_config(config, attn_implementation=recipe.attn_implementation)
-    changed = config if recipe.config else None
-    return load_weights(
-        recipe.path, kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code, changed
-    )
+    return load_weights(recipe.path, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code, config)
 
 
 def load_skeleton(recipe: Model) -> PreTrainedModel:
@@ -254,9 +245,7 @@ def empty_model(config: Any, **options: Any) -> PreTrainedModel:
 
 def _from_config(config: Any, **options: Any) -> PreTrainedModel:
     try:
-        model: PreTrainedModel = CLASSES[architecture_of(config.model_type).kind].from_config(
-            config, dtype=torch.float32, **options
-        )
+        model: PreTrainedModel = language_model_class(config).from_config(config, dtype=torch.float32, **options)
         return model
     except (ImportError, EverlearnError):
         raise
@@ -285,15 +274,15 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> No
 
 def load_weights(
     path: str,
-    kind: str,
-    attention: str = "sdpa",
+    attention: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     config: Any = None,
 ) -> PreTrainedModel:
     """Load a checkpoint with a language-model head in float32, whatever its saved precision.
 
-    Its own configuration is used unless `config` is passed. An adapter is merged into the model that it names.
+    Its own configuration is used unless `config` is passed, and the attention kernel that transformers chooses unless
+    `attention` names one. An adapter is merged into the model that it names.
 
     Training in bf16 weights moves almost nothing at small learning rates and looks like little forgetting; bf16 belongs
     to the computation (`train.bf16`), not to the master weights.
@@ -303,9 +292,11 @@ def load_weights(
         base = base_of(path, revision)
         if base is not None:
             return with_adapter(
-                lambda: load_weights(base[0], kind, attention, base[1], trust_remote_code, config), path, revision
+                lambda: load_weights(base[0], attention, base[1], trust_remote_code, config), path, revision
             )
-        model, info = CLASSES[kind].from_pretrained(
+        if config is None:
+            config = load_config(Model(path=path, revision=revision, trust_remote_code=trust_remote_code))
+        model, info = language_model_class(config).from_pretrained(
             path,
             config=config,
             dtype=torch.float32,
@@ -315,11 +306,40 @@ def load_weights(
             output_loading_info=True,
         )
     if missing := sorted(info["missing_keys"]):
-        raise ModelError(
-            f"'{path}' (`model.path`) has no weights for {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}: "
-            "it was saved without its language-model head. Use the checkpoint it came from."
-        )
+        some = f"{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}"
+        why = _why_missing(missing, sorted(info["unexpected_keys"]), architecture_of(model).head)
+        raise ModelError(f"'{path}' (`model.path`) has no weights for {some}: {why}")
     return model
+
+
+def _why_missing(missing: list[str], besides: list[str], head: str) -> str:
+    """Return the likely cause of missing weights, and what to do.
+
+    Args:
+        missing: names of the weights that a checkpoint lacks.
+        besides: names of the weights that it has besides those of the model.
+        head: path of the vocabulary head.
+    """
+    of_peft = re.compile(r"^base_model\.model\.|\.base_layer\.|\.lora_")
+    wrapped = next(filter(of_peft.search, besides), None)
+    if wrapped is not None:
+        return (
+            f"it was saved from a model with PEFT adapters, under names such as {wrapped}. Merge the adapters before "
+            "saving (`model = model.merge_and_unload()`), or give the folder of the adapter alone."
+        )
+    prefix = next((each for each in ("_orig_mod.", "module.") if any(n.startswith(each) for n in besides)), None)
+    if prefix is not None:
+        return (
+            f"its names begin with '{prefix}', as those of a wrapped model (torch.compile, DistributedDataParallel). "
+            "Save the model inside the wrapper."
+        )
+    if all(name.startswith(f"{head.partition('.')[0]}.") for name in missing):
+        return "it was saved without its language-model head. Use the checkpoint it came from."
+    also = f", and has others, such as {besides[0]}" if besides else ""
+    return (
+        f"it lacks {count(len(missing), 'tensor')}{also}. The files are incomplete or of another model than "
+        "config.json says. Save it again with save_pretrained, or copy the complete folder."
+    )
 
 
 def quiet() -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import ModelError, RecipeError, did_you_mean
-from everlearn.model.anatomy import kind_of
+from everlearn.model.anatomy import head_path, kind_of
 from everlearn.model.gates import row_gates
 from everlearn.model.head import IGNORE as IGNORE
 from everlearn.model.head import (
@@ -36,12 +36,18 @@ from everlearn.model.head import (
     drawn,
     likeliest,
     log_probabilities,
+    logit_bias,
+    logit_cap,
     output_head,
+    text_config,
     the_features,
     unwrap,
 )
+from everlearn.model.isolation import why_not_isolated
+from everlearn.model.logit_scale import check_head
 from everlearn.model.modes import evaluating
 from everlearn.model.one_prompt import prompts_of
+from everlearn.model.routing import router_loss
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -89,6 +95,7 @@ class Outputs:
         hidden: last hidden state of the rows of the batch as it enters the vocabulary head, [B, S, H].
         views: the same for each view, in order, [b, S, H].
         view_losses: nats per label of each view, [b, K]; None for a view without labels.
+        router_loss: the model's own loss for the balance of its experts, with its coefficient, if it computes one.
     """
 
     losses: Tensor
@@ -96,6 +103,7 @@ class Outputs:
     hidden: Tensor
     views: list[Tensor] = field(default_factory=list)
     view_losses: list[Tensor | None] = field(default_factory=list)
+    router_loss: Tensor | None = None
 
     @property
     def loss(self) -> Tensor:
@@ -112,12 +120,14 @@ class Objective:
         seed: seed of random masking; the mask of a row depends on (seed, row number) only.
         isolate: whether the documents of a packed block are hidden from each other.
         first_position: position id of the first token of a text; RoBERTa-type models count from the padding id upwards.
+        why_shared: why the model cannot isolate documents; "" if it can.
     """
 
     tokenizer: PreTrainedTokenizerBase
     seed: int = 0
     isolate: bool = True
     first_position: int = 0
+    why_shared: str = ""
 
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
@@ -131,11 +141,12 @@ class Objective:
                 f"Objective '{self.name}' needs a model of kind {' or '.join(sorted(self.kinds))}, but "
                 f"'{type(model).__name__}' is of kind {kind}. Change `objective` or `model.path`."
             )
-        if output_head(model) is None:
+        if (last := output_head(model)) is None:
             raise ModelError(
                 f"'{type(model).__name__}' has no vocabulary head, which objective '{self.name}' needs. Choose a "
                 "checkpoint with a language-model head (`model.path`)."
             )
+        check_head(model, model.get_submodule(head_path(model)), last, logit_bias(model), logit_cap(model))
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
         """Collate blocks into a batch; `rows` are their numbers in the global order, which seed random masking."""
@@ -181,10 +192,12 @@ class Objective:
         ]
         shared = prompts_of(core, batch[PROMPT_OF]) if PROMPT_OF in batch else contextlib.nullcontext()
         with gated, shared, at_head(core, labelled, rows) as caught:
-            losses = model(**inputs, **self.options()).logits
-        own, *rest = apart(losses, labelled)
+            output = model(**inputs, **self.options())
+        own, *rest = apart(output.logits, labelled)
         hidden = caught[0].split(rows)
-        return Outputs(own, (labels != IGNORE).sum(), hidden[0], [hidden[p.rows] for p in labelled[1:]], rest)  # type: ignore[arg-type]
+        of_views = [hidden[part.rows] for part in labelled[1:]]
+        balance = router_loss(output, text_config(core))
+        return Outputs(own, (labels != IGNORE).sum(), hidden[0], of_views, rest, balance)  # type: ignore[arg-type]
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor], loss: LogitLoss | None = None) -> Tensor:
         """Return the mean loss over the labels of each row, [B]: in nats, or by `loss`, a function of their logits.
@@ -226,7 +239,9 @@ class Objective:
 
         The shape is [3, B, K] in float64, 0 where there is no label; nothing is kept for a backward pass.
         """
-        return self._three(model, batch, likeliest)
+        three = self._three(model, batch, likeliest)
+        three[1].round_()  # token ids, which a model's scale of its logits may have rounded
+        return three
 
     def _three(self, model: nn.Module, batch: Mapping[str, Tensor], of: AtHead) -> Tensor:
         """Return three numbers for each label, computed by `of` at the head, [3, B, K]."""
@@ -264,7 +279,7 @@ class Objective:
             ),
         ):
             values: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return values.long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
+        return values.round().long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
 
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
@@ -277,7 +292,7 @@ class Objective:
 
     def longest_input(self, model: nn.Module) -> int | None:
         """Return the longest input in tokens that the positions of the model allow; None if there is no limit."""
-        config = config_of(model)
+        config = text_config(model)
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
         return None if longest is None else int(longest) - self.first_position
 
@@ -441,7 +456,7 @@ def make_objective(
         seed: seed of random masking.
         mask_probability: share of tokens that are masked, for the masked objective.
         isolate: whether to hide packed documents from each other; None does so wherever it costs nothing (all but
-            encoders), and for examples always.
+            encoders, and models that cannot: :func:`why_not_isolated`), and for examples always.
         examples: whether the training data holds prompts with answers.
 
     Raises:
@@ -457,6 +472,16 @@ def make_objective(
             "`data.isolate_documents` has no effect on objective 'text-to-text', whose examples never see each other. "
             "Remove it."
         )
+    if name != Masked.name and kind_of(model) == "decoder" and (why := why_not_isolated(model)):
+        if isolate or name == TextToText.name:
+            what, instead = ("`data.isolate_documents: true`", "Remove it")
+            if name == TextToText.name:
+                what, instead = ("Objective 'text-to-text', which packs examples into rows,", "Train on plain text")
+            raise ModelError(
+                f"{what} needs documents that do not see each other, which '{type(model).__name__}' cannot do: {why}. "
+                f"{instead}, or choose another `model.path`."
+            )
+        isolate, options["why_shared"] = False, why
     if isolate is not None:
         options["isolate"] = isolate
     if name == Masked.name:
@@ -470,13 +495,27 @@ def make_objective(
         padding = getattr(table, "padding_idx", None)
         options |= {"probability": mask_probability, "first_position": 0 if padding is None else padding + 1}
     if name == TextToText.name and kind_of(model) == "encoder-decoder":
-        start = getattr(config_of(model), "decoder_start_token_id", None)
-        if start is None:
-            raise ModelError("The model's config.json lacks `decoder_start_token_id`, with which every answer begins.")
-        options["decoder_start"] = start
+        options["decoder_start"] = decoder_start(model)
     objective = OBJECTIVES[name](tokenizer, **options)
     objective.check(model)
     return objective
+
+
+def decoder_start(model: nn.Module) -> int:
+    """Return the first token of an answer in an encoder-decoder; where there is no such key, the decoder's first token.
+
+    Raises:
+        ModelError: the configuration leaves it open.
+    """
+    config = config_of(model)
+    missing = not hasattr(config, "decoder_start_token_id")
+    start = text_config(model).bos_token_id if missing else config.decoder_start_token_id
+    if start is None:
+        raise ModelError(
+            "The model's config.json lacks `decoder_start_token_id`, with which every answer begins. Set "
+            "`model.config: {decoder_start_token_id: …}` (in mBART the token of the language that is written)."
+        )
+    return int(start)
 
 
 def _restarting(segments: Tensor) -> Tensor:

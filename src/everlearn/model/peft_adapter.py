@@ -5,6 +5,7 @@ A stage folder holds it beside the merged weights (``adapter/``) or, if these ar
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,8 +96,25 @@ def with_adapter(base: Callable[[], PreTrainedModel], path: str, revision: str |
         revision: revision of the repository.
     """
     changed: Any = PeftModel.from_pretrained(base(), path, revision=revision)
-    plain: PreTrainedModel = changed.merge_and_unload(safe_merge=True)
+    plain = merged(changed)
     plain.requires_grad_(True)
+    return plain
+
+
+def merged(adapted: Any) -> PreTrainedModel:
+    """Return the plain model of a PEFT model, with the adapters added to its weights; embeddings stay tied.
+
+    PEFT takes the output embeddings of a model with two vocabulary tables (T5Gemma) for untied, and says so in its
+    configuration, which would untie them when the model is loaded.
+    """
+    config = adapted.get_base_model().config
+    tied = getattr(config, "tie_word_embeddings", None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*no longer tied after merging")
+        plain: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)
+    output: Any = plain.get_output_embeddings()
+    if tied and sum(one is output.weight for _, one in plain.named_parameters(remove_duplicate=False)) > 1:
+        config.tie_word_embeddings = tied
     return plain
 
 

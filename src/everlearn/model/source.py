@@ -22,8 +22,10 @@ class Model(Options):
     """Hub id or folder of the tokenizer; that of the model by default."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
-    """Attention kernel, as transformers names it."""
+    attn_implementation: (
+        Literal["sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4"] | None
+    ) = None
+    """Attention kernel, as transformers names it; by default the one that transformers chooses for the model."""
     quantization_config: dict[str, Any] | None = None
     """Train adapters on a copy of the weights in 4 or 8 bits (QLoRA), by the names of transformers'
     `BitsAndBytesConfig`: `{load_in_4bit: true, bnb_4bit_quant_type: nf4}`. Needs a method that trains adapters and

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import config_of
+from everlearn.model.modules import takes
+from everlearn.model.objectives import decoder_start
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
@@ -121,7 +122,7 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
     if kind == "encoder-decoder":
         return _from_encoder(model, inputs)
     lengthened = any(getattr(module, "lengthens_rows", False) for module in model.modules())
-    return (_again if lengthened else _on)(model, inputs)
+    return (_on if takes(model, "past_key_values") and not lengthened else _again)(model, inputs)
 
 
 def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
@@ -129,14 +130,15 @@ def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
     mask = inputs["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     ids, cache = inputs["input_ids"], None
+    positioned = takes(model, "position_ids")
     while True:
         out: Any = model(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **({"position_ids": positions} if positioned else {}),
         )
         ids = (yield _likely(out.logits))[:, None]
         cache, positions = out.past_key_values, positions[:, -1:] + 1
@@ -144,15 +146,19 @@ def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
 
 
 def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """Continue with a decoder whose additions come before the text: each step reads whole rows, padded on the right."""
+    """Continue with a decoder without its cache, in whole rows that are padded on the right.
+
+    Additions may come before the text, and a model may have a cache of its own kind (Mamba).
+    """
     mask, ids = inputs["attention_mask"], inputs["input_ids"]
     lengths = mask.sum(1)
     order = torch.argsort(mask, dim=1, descending=True, stable=True)  # real tokens first, in their order
     ids = ids.gather(1, order)
     rows = torch.arange(len(ids), device=ids.device)
+    positioned = takes(model, "position_ids")
     while True:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        out: Any = model(input_ids=ids, position_ids=positions, use_cache=False)
+        out: Any = model(input_ids=ids, use_cache=False, **({"position_ids": positions} if positioned else {}))
         chosen = yield _likely(out.logits[rows, lengths - 1][:, None])
         ids = torch.cat([ids, ids[:, -1:]], 1)
         ids[rows, lengths] = chosen
@@ -163,7 +169,7 @@ def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuatio
     """Continue with an encoder-decoder: the prompt is encoded once; the decoder goes on with its cache."""
     encoder: Any = model.get_encoder()  # type: ignore[operator]
     encoded, cache = encoder(**inputs), None
-    start = config_of(model).decoder_start_token_id
+    start = decoder_start(model)
     ids = torch.full((len(inputs["input_ids"]), 1), start, device=inputs["input_ids"].device)
     while True:
         out: Any = model(

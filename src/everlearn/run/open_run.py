@@ -38,11 +38,13 @@ from everlearn.methods.engine.protection import check_carrying, check_methods, i
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.freezing import frozen_parameters
+from everlearn.model.head import text_config
 from everlearn.model.loading import check_vocabulary, load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import Causal, Objective, make_objective
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import PeftAdapter, with_adapter
 from everlearn.model.quantising import check_installed, quantised
+from everlearn.model.routing import router_note
 from everlearn.model.source import Model
 from everlearn.model.text_format import TextFormat
 from everlearn.run import optimizer_state
@@ -78,6 +80,7 @@ class OpenRun:
         self.leaked: dict[str, float] = {}
         """Held-out set or end task → the share of it that the checks found in training text."""
         self._setting: TextFormat | None = None
+        self._model_notes: list[str] = []
         self._costs: list[Cost] = []
         self.passes_left = 0
         """Rows of the declared passes of this stage's methods that are still to come."""
@@ -133,6 +136,7 @@ class OpenRun:
                 )
             size = data.block_size or min(512, longest or 512)
             self._check_stride(objective, size)
+            self._model_notes = [note for note in [router_note(text_config(model))] if note]
             self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
             with contextlib.suppress(EverlearnError):  # a method that does not fit is reported by the checks
                 self._costs = [method.cost(model) for method in self.recipe.methods()]
@@ -326,7 +330,11 @@ class OpenRun:
         base = functools.partial(load_model, self.recipe.model, self.recipe.run.seed)
         if (place / ADAPTER).is_file():
             return with_adapter(base, str(place))
-        return load_weights(str(place), self.setting().kind, self.recipe.model.attn_implementation)
+        return load_weights(
+            str(place),
+            self.recipe.model.attn_implementation,
+            trust_remote_code=self.recipe.model.trust_remote_code,
+        )
 
     def adapter_of(self, model: nn.Module, methods: Sequence[Method]) -> PeftAdapter | None:
         """Return everything that the stream has changed in the base model as one adapter, if it can be one."""
@@ -464,12 +472,14 @@ class OpenRun:
                 f"Adapters were trained on weights in {bits} bits and added to the float32 weights, which are what is "
                 f"saved and scored; the computation is {precision}."
             ]
-        if self.setting().objective.leaks:
+        if (why := self.setting().objective.why_shared) != "":
+            notes.append(f"Documents that share a row see each other, because of the model: {why}.")
+        elif self.setting().objective.leaks:
             notes.append(
                 "Documents that share a row see each other (as in most published work on encoders); "
                 "`data.isolate_documents: true` hides them from each other."
             )
-        return [*notes, *self.data_notes(), *self.recipe.run.notes]
+        return [*notes, *self._model_notes, *self.data_notes(), *self.recipe.run.notes]
 
     def data_notes(self) -> list[str]:
         """Return the warnings of the checks and of reading the data, from the start of the run and from now."""

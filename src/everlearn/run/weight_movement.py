@@ -10,9 +10,10 @@ from huggingface_hub import snapshot_download
 from everlearn import files
 from everlearn.config.recipe import Recipe
 from everlearn.errors import ModelError
-from everlearn.model.architectures import architecture_of
-from everlearn.model.loading import load_model
+from everlearn.model.loading import load_config, load_model
 from everlearn.model.movement import FILE, LoadedWeights, SavedWeights, Weights, comparable, movement
+from everlearn.model.source import Model
+from everlearn.model.structure import architecture_for
 from everlearn.run.open_run import OpenRun
 
 
@@ -31,7 +32,9 @@ def measure_movement(run: OpenRun, row: int) -> bool:
     place = run.folder.stage(row, names[row - 1])
     try:
         after = SavedWeights(place)
-        architecture = architecture_of(files.read_json(place / "config.json")["model_type"])
+        architecture = architecture_for(
+            load_config(Model(path=str(place), trust_remote_code=run.recipe.model.trust_remote_code))
+        )
         base = _base(run.recipe, after)
         before = base if row == 1 else SavedWeights(run.folder.stage(row - 1, names[row - 2]))
     except ModelError as error:

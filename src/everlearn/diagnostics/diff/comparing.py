@@ -28,7 +28,7 @@ from everlearn.errors import DataError, ModelError, RecipeError
 from everlearn.evaluation import Cell, Conditions, Task, make_task
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.evaluation.task import TaskConfig
-from everlearn.model.loading import CLASSES, load_config
+from everlearn.model.loading import empty_model, load_config
 from everlearn.model.objectives import Objective, make_objective
 from everlearn.model.source import Model
 from everlearn.predictors import Checkpoint
@@ -196,8 +196,7 @@ def _row(sides: Sequence[ModelSide], asked: int | None) -> int:
 
 def _longest(side: ModelSide) -> int | None:
     """Return a model's longest input in tokens; None if it has no limit. No weights are loaded."""
-    with torch.device("meta"):
-        model = CLASSES[side.kind].from_config(load_config(Model(path=side.path)))
+    model = empty_model(load_config(Model(path=side.path)))
     return make_objective(None, model, side.tokenizer).longest_input(model)
 
 

@@ -16,10 +16,10 @@ from everlearn.data.corpus import HUB_ID
 from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.merging import open_checkpoints
 from everlearn.model.anatomy import Kind
-from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import check_is_no_run, load_config, load_model, load_tokenizer
 from everlearn.model.movement import Moved, movement
 from everlearn.model.source import Model
+from everlearn.model.structure import architecture_for, kind_of_config
 from everlearn.options import path_or_id
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def open_sides(before: str | Path, after: str | Path) -> tuple[ModelSide, ModelS
     labels = _labels(named)
     sides = []
     for label, (_, path) in zip(labels, named, strict=True):
-        kind = architecture_of(load_config(Model(path=path)).model_type).kind
+        kind = kind_of_config(load_config(Model(path=path)))
         sides.append(ModelSide(label, path, kind, load_tokenizer(Model(path=path))))
     one, other = sides
     if one.kind != other.kind:
@@ -107,7 +107,7 @@ def moved(before: ModelSide, after: ModelSide) -> tuple[list[Moved] | None, str]
         try:
             pairs = [(side.label, side.path) for side in (before, after)]
             one, other = open_checkpoints(pairs, Path(scratch))
-            parts = movement(one.weights, other.weights, architecture_of(other.kind))
+            parts = movement(one.weights, other.weights, architecture_for(load_config(Model(path=after.path))))
         except ModelError:
             parts = None
     if parts is None:

@@ -26,7 +26,13 @@ from everlearn.methods.base import (
     Variant,
     register,
 )
-from everlearn.methods.engine.attachment import PREFIX, detach, freeze_base, refuse_other_additions
+from everlearn.methods.engine.attachment import (
+    PREFIX,
+    detach,
+    freeze_base,
+    refuse_other_additions,
+    refuse_without_units,
+)
 from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.objectives import Objective
 
@@ -135,6 +141,7 @@ class Adapter(Method):
     def check(self, setting: Setting) -> None:
         """Refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
+        refuse_without_units(self, setting, ("output",))
         refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:

@@ -15,6 +15,8 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
+from everlearn.model.peft_adapter import merged
+from everlearn.model.peft_limits import refused_by_peft
 from everlearn.model.quantising import in_full, is_quantised
 from everlearn.model.targets import Targets, sizes_of, targets_of
 from everlearn.ranges import OneOf, ranges
@@ -135,7 +137,13 @@ class LowRank(Method):
         """
         wanted = self.config.target_modules
         if not isinstance(wanted, list):
-            return targets_of(model, wanted)
+            paths = [path for path in targets_of(model, wanted) if not refused_by_peft(model, path)]
+            if not paths:
+                raise MethodError(
+                    f"Method '{self.label}', option 'target_modules': PEFT puts no adapter beside the layers that "
+                    f"'{wanted}' names in '{type(model).__name__}'. Set it to all-linear, or name layers."
+                )
+            return paths
         found: list[str] = []
         for name in wanted:
             matching = [
@@ -146,6 +154,11 @@ class LowRank(Method):
             if not matching:
                 raise MethodError(
                     f"Method '{self.label}', option 'target_modules': the model has no linear layer '{name}'."
+                )
+            if why := refused_by_peft(model, matching[0]):
+                raise MethodError(
+                    f"Method '{self.label}', option 'target_modules': '{name}' can have no adapter in "
+                    f"'{type(model).__name__}': {why}. Remove it."
                 )
             found += [path for path in matching if path not in found]
         return found
@@ -187,7 +200,7 @@ class Merged(LowRank):
             self._trainable = [name for name, _ in exact.named_parameters()]
             adapted = get_peft_model(exact, self._lora(exact))
             set_peft_model_state_dict(adapted, learnt)
-        self._leave(stage, adapted.merge_and_unload(safe_merge=True))
+        self._leave(stage, merged(adapted))
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
         """Store what a domain has learnt, by PEFT's names."""

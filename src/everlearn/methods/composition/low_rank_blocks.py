@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from everlearn.errors import ModelError
 from everlearn.methods.composition.composed import Learnt, Modules
 from everlearn.methods.engine.attachment import frozen
-from everlearn.model.architectures import architecture_of
-from everlearn.model.objectives import config_of
+from everlearn.model.structure import architecture_of
 from everlearn.model.targets import Targets, sizes_of, targets_of
 
 
@@ -28,7 +27,7 @@ def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:
     Raises:
         ModelError: there is none; or they process one token at a time, while the weights are computed for all tokens.
     """
-    if any(stack.recurrent for stack in architecture_of(config_of(model).model_type).stacks):
+    if any(stack.recurrent for stack in architecture_of(model).stacks):
         raise ModelError(
             f"'{type(model).__name__}' reads one token at a time, so blocks that are mixed for each token cannot stand "
             "beside its layers. Choose another `model.path`, or another method."

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.model.architectures import architecture_of
-from everlearn.model.head import config_of
+from everlearn.model.structure import architecture_of
+from everlearn.model.units import why_without_units
 
 if TYPE_CHECKING:
     from everlearn.methods.base import Method, Setting
@@ -184,11 +184,30 @@ def refuse_without_attention(method: Method, setting: Setting, what: str) -> Non
         setting: its setting.
         what: what it does with attention, for the message.
     """
-    stacks = architecture_of(config_of(setting.model).model_type).stacks
+    stacks = architecture_of(setting.model).stacks
     if not any(stack.attentions for stack in stacks):
         raise MethodError(
             f"Method '{method.label}' {what}, which takes attention; '{type(setting.model).__name__}' has none. Choose "
             "a transformer (`model.path`), or another method."
+        )
+
+
+def refuse_without_units(
+    method: Method, setting: Setting, kinds: Collection[str] = ("head", "neuron", "output"), instead: str = ""
+) -> None:
+    """Raise ``MethodError`` if the units of a model are not known, or not what the method takes them for.
+
+    Args:
+        method: the method that uses units.
+        setting: its setting.
+        kinds: the kinds of units that it uses.
+        instead: another way out, for the message.
+    """
+    if why := why_without_units(setting.model, kinds):
+        raise MethodError(
+            f"Method '{method.label}' uses the attention heads or neurons of a model, and in "
+            f"'{type(setting.model).__name__}' {why}. Set `method` to one that does without, such as mas, ewc, migu or "
+            f"replay{instead}."
         )
 
 

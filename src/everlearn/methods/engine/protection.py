@@ -50,6 +50,8 @@ from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
 
 Result = TypeVar("Result")
+ROUTER = "model/router"
+"""In the parts of a loss: the model's own loss for the balance of its experts."""
 EXCLUSIVE = {
     "starting_weights": "says which weights a domain starts from",
     "optimizer": "chooses the optimizer",
@@ -282,7 +284,10 @@ class Protection:
         told = self._tell(model, batch)
         views = [method.views(self.stage, told) for method in self.methods]
         outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
-        return replace(outputs, views=[], view_losses=[]), self._extra_losses(told, views, outputs)
+        extra = self._extra_losses(told, views, outputs)
+        if outputs.router_loss is not None:
+            extra[ROUTER] = outputs.router_loss
+        return replace(outputs, views=[], view_losses=[]), extra
 
     def beside(
         self, model: nn.Module, batch: dict[str, Tensor], theirs: Callable[[], Result]

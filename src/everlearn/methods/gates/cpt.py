@@ -38,6 +38,8 @@ class CPT(HardAttentionMethod):
     freezes = True
     binary: ClassVar[bool] = True
 
+    units: ClassVar[tuple[str, ...]] = ("head", "output")
+
     class Config(HardAttentionMethod.Config):
         """Options of CPT."""
 

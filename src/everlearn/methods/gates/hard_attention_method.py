@@ -21,7 +21,14 @@ from everlearn.methods.base import (
     Setting,
     Stage,
 )
-from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions, without_decay
+from everlearn.methods.engine.attachment import (
+    PREFIX,
+    attached,
+    detach,
+    refuse_other_additions,
+    refuse_without_units,
+    without_decay,
+)
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
 from everlearn.methods.state import Tensors
 
@@ -35,6 +42,9 @@ class HardAttentionMethod(Method):
     needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     binary: ClassVar[bool] = False
     """Whether the gates of a learnt domain are exactly 0 or 1."""
+
+    units: ClassVar[tuple[str, ...]] = ("output",)
+    """The kinds of units beside which it places something, or which it gates."""
 
     class Config(MethodConfig):
         """Options of every method with hard attention."""
@@ -78,6 +88,7 @@ class HardAttentionMethod(Method):
     def check(self, setting: Setting) -> None:
         """Refuse other methods that add parameters if the model is frozen, as they would be frozen too."""
         super().check(setting)
+        refuse_without_units(self, setting, self.units)
         if self.freezes:
             refuse_other_additions(self, setting)
 

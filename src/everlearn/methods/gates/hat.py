@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ class HAT(HardAttentionMethod):
             {"test_gates": "open"},
         ),
     )
+
+    units: ClassVar[tuple[str, ...]] = ("head", "neuron", "output")
 
     class Config(HardAttentionMethod.Config):
         """Options of HAT."""

@@ -13,8 +13,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.adapters.bottleneck import feed_forward_outputs
 from everlearn.methods.adapters.moe_lora import START, gates_of
 from everlearn.methods.engine.attachment import Attachment
-from everlearn.model.architectures import architecture_of
-from everlearn.model.head import config_of
+from everlearn.model.structure import architecture_of
 
 TOKENS_TO = 64
 """An expert reads a multiple of this number of tokens, as on a CPU every new matrix shape is compiled and kept."""
@@ -30,9 +29,10 @@ def feed_forward_networks(model: nn.Module, label: str) -> list[str]:
     Raises:
         MethodError: they are not separate modules in this architecture (BERT's include the residual sum).
     """
-    for stack in architecture_of(config_of(model).model_type).stacks:
-        network = stack.feed_forward.output.rpartition(".")[0]
-        if not network or not all(path.startswith(f"{network}.") for path in stack.feed_forward.inputs):
+    for stack in architecture_of(model).stacks:
+        block = stack.feed_forward
+        network = "" if block is None or stack.more else block.output.rpartition(".")[0]
+        if block is None or not network or not all(path.startswith(f"{network}.") for path in block.inputs):
             raise MethodError(
                 f"Method '{label}' puts experts beside each feed-forward network, which is no module of its own in "
                 f"'{type(model).__name__}'. Choose GPT-2, GPT-NeoX, Llama or their like, T5, DistilBERT or ModernBERT "

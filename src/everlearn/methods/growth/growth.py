@@ -28,8 +28,8 @@ from transformers.pytorch_utils import Conv1D
 
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import Anatomy, Owned, Site, anatomy
-from everlearn.model.architectures import architecture_of
 from everlearn.model.head import config_of, output_head
+from everlearn.model.structure import architecture_of
 
 NewLayers = Literal["copy", "identity"]
 
@@ -184,7 +184,7 @@ def grow(
     origins, config = _origins(model, layers), grown_config(model, layers, heads)
     grown: Any = type(old)._from_config(config, dtype=old.dtype, attn_implementation=old.config._attn_implementation)
     hidden = copy_map(old.config.hidden_size, config.hidden_size)
-    stack = f"{old.base_model_prefix}.{architecture_of(config.model_type).stacks[0].layers}"
+    stack = f"{old.base_model_prefix}.{architecture_of(old).stacks[0].layers}"
     weights = dict(old.named_parameters(remove_duplicate=False))
     units = [_units(old, known, f"{stack}.{layer}.", heads, _neurons(grown)) for layer in origins]
     silent = _writers(known) if new_layers == "identity" else set()

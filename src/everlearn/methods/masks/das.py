@@ -25,7 +25,7 @@ from everlearn.methods.base import (
     View,
     register,
 )
-from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.engine.attachment import refuse_frozen_model, refuse_without_units
 from everlearn.methods.masks.contrast import contrast, contrasted, paired
 from everlearn.methods.masks.das_mask import mask_factors
 from everlearn.methods.masks.das_options import VARIANTS, DASConfig
@@ -109,6 +109,8 @@ class DAS(Method):
             )
         if not self._important:
             return
+        instead = ", or leave heads out of the option `units`" if len(options.units) > 1 else ""
+        refuse_without_units(self, setting, options.units, instead)
         if not options.accumulate and options.general == "none":
             raise MethodError(
                 f"Method '{self.label}', option 'accumulate': without it only general knowledge is protected, and "

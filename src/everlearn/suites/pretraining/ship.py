@@ -32,7 +32,7 @@ def ship(stage: Path, destination: Path) -> Path:
     Raises:
         EverlearnError: the folder would exceed 12 MB; it is left as it was.
     """
-    model: Any = load_weights(str(stage), "encoder")
+    model: Any = load_weights(str(stage))
     model.config.hidden_dropout_prob = DROPOUT
     destination.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.parent) as made:

@@ -1,0 +1,197 @@
+"""Find the head, the layers and their projections in the modules of a model that no table describes.
+
+Transformers' models differ in the names of modules and agree in what they hold: a list of layers, in a layer attention
+with projections for queries, keys and values and one for their output, and a feed-forward block of linear layers, of
+which the last one leads back to the hidden size. What a layer has besides (a router, experts in one tensor, a
+convolution, a state-space mixer) is no unit; its linear layers are listed as others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.model.architectures import Architecture, Attention, FeedForward, Kind, Stack
+from everlearn.model.modules import join
+
+_QUERY = ("q_proj", "query", "query_proj", "q", "q_lin", "q_b_proj")
+_KEY = ("k_proj", "key", "key_proj", "k", "k_lin")
+_VALUE = ("v_proj", "value", "value_proj", "v", "v_lin")
+_KEY_VALUE = ("kv_b_proj",)
+_FUSED = {"query_key_value": True, "in_proj": True, "qkv_proj": False, "Wqkv": False, "c_attn": False}
+"""Names of fused projections, and whether their outputs are ordered head by head."""
+_READS = ("q", "k", "v", "pos_")
+"""How the names of projections begin that are no output of an attention block."""
+_ROUTERS = ("gate", "router", "shared_expert_gate")
+_CROSS = ("cross", "encoder_attn", "EncDec")
+
+
+class _Linear(NamedTuple):
+    path: str
+    inputs: int
+    outputs: int
+
+    @property
+    def parent(self) -> str:
+        return self.path.rpartition(".")[0]
+
+    @property
+    def leaf(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+def found_in(model: PreTrainedModel, kind: Kind) -> Architecture:
+    """Return the architecture of a plain model, which may be on the meta device."""
+    base = model.base_model
+    paths = {module: path for path, module in model.named_modules()}
+    output: Any = model.get_output_embeddings()
+    head = "" if output is None else paths[output]
+    if kind == "encoder" and output is not None and base is not model:
+        # What transforms the hidden state before the output embeddings stands beside the base model.
+        own = [child for child in model.children() if child is not base and next(child.parameters(), None) is not None]
+        head = paths[own[0]] if own else head
+    # The text of a vision-language model is read by its decoder.
+    tower = model.get_decoder() if kind == "decoder" else base
+    start = "" if base is model else f"{paths[base]}."
+    stacks = tuple(_stack(path.removeprefix(start), layers, kind) for path, layers in _layer_lists(tower, paths[tower]))
+    return Architecture(kind, head, stacks)
+
+
+def _layer_lists(tower: nn.Module, at: str) -> Iterator[tuple[str, nn.ModuleList]]:
+    """Yield the outermost lists of modules that hold linear layers, with their paths."""
+    inside: list[str] = []
+    for path, module in tower.named_modules():
+        outermost = not any(path.startswith(f"{outer}.") for outer in inside)
+        if isinstance(module, nn.ModuleList) and outermost and any(len(_linears(layer)) > 1 for layer in module):
+            inside.append(path)
+            yield join(at, path), module
+
+
+def _stack(path: str, layers: nn.ModuleList, kind: Kind) -> Stack:
+    attentions: dict[Attention, None] = {}
+    blocks: dict[FeedForward, None] = {}
+    others: dict[str, None] = {}
+    for layer in layers:
+        linears = _linears(layer)
+        own = list(_attentions(linears))
+        block = _feed_forward(layer, [each for each in linears if not _belongs(each, own)])
+        used = {name for each in own for name in (*each.inputs, each.output)}
+        used |= {*block.inputs, block.output} if block is not None else set()
+        attentions |= dict.fromkeys(own)
+        blocks |= dict.fromkeys([] if block is None else [block])
+        rest = (each for each in linears if each.path not in used and each.leaf not in _ROUTERS)
+        others |= dict.fromkeys(each.path for each in rest if min(each.inputs, each.outputs) > 1)
+    answers = kind == "encoder-decoder" and "decoder" in path.split(".")
+    name = "layers" if kind != "encoder-decoder" else "decoder" if answers else "encoder"
+    return Stack(
+        path,
+        tuple(attentions),
+        next(iter(blocks), None),
+        name,
+        "answer" if answers else "input",
+        more=tuple(blocks)[1:],
+        others=tuple(others),
+        alike=False,
+    )
+
+
+def _linears(layer: nn.Module) -> list[_Linear]:
+    found = []
+    for path, module in layer.named_modules():
+        if isinstance(module, nn.Linear):
+            found.append(_Linear(path, module.in_features, module.out_features))
+        elif isinstance(module, Conv1D):
+            found.append(_Linear(path, module.nx, module.nf))
+    return found
+
+
+def _attentions(linears: list[_Linear]) -> Iterator[Attention]:
+    """Yield the attention blocks of a layer: projections with names for queries, keys and values beside each other."""
+    for parent in dict.fromkeys(each.parent for each in linears):
+        by_leaf = {each.leaf: each for each in linears if each.parent == parent}
+        groups = [next((by_leaf[name] for name in names if name in by_leaf), None) for names in (_QUERY, _KEY, _VALUE)]
+        fused = next((by_leaf[name] for name in _FUSED if name in by_leaf), None)
+        latent = next((by_leaf[name] for name in _KEY_VALUE if name in by_leaf), None)
+        if all(groups):
+            inputs = [each for each in groups if each is not None]
+        elif groups[0] is not None and latent is not None:
+            inputs = [groups[0], latent]
+        elif fused is not None and "att" in parent.lower():
+            inputs = [fused]
+        else:
+            continue
+        output = _output(parent, inputs, linears)
+        if output is not None:
+            name = "cross_attention" if any(part in parent for part in _CROSS) else "attention"
+            yield Attention(
+                tuple(each.path for each in inputs),
+                output.path,
+                name,
+                interleaved=len(inputs) == 1 and _FUSED[inputs[0].leaf],
+                crosses=name == "cross_attention",
+            )
+
+
+def _output(parent: str, inputs: list[_Linear], linears: list[_Linear]) -> _Linear | None:
+    """Return the projection that follows an attention block's context: nearest to it, and as wide as the hidden state.
+
+    A block with a module of its own for the output (BERT) has it beside the module of its inputs.
+    """
+    known = {each.path for each in inputs}
+    hidden = inputs[0].inputs
+    for place in (parent, parent.rpartition(".")[0]):
+        inside = [each for each in linears if not place or each.path.startswith(f"{place}.")]
+        for each in inside if place else ():
+            if each.path not in known and not each.leaf.startswith(_READS) and _leads_back(each, hidden, inputs):
+                return each
+    return None
+
+
+def _leads_back(each: _Linear, hidden: int, inputs: list[_Linear]) -> bool:
+    return each.outputs == hidden or inputs[0].leaf == "q_b_proj"
+
+
+def _belongs(each: _Linear, attentions: list[Attention]) -> bool:
+    """Return whether a linear layer is a part of an attention block."""
+    parents = {path.rpartition(".")[0] for attention in attentions for path in attention.inputs}
+    outputs = {attention.output for attention in attentions}
+    return each.path in outputs or any(each.path.startswith(f"{parent}.") for parent in parents if parent)
+
+
+def _feed_forward(layer: nn.Module, linears: list[_Linear]) -> FeedForward | None:
+    """Return the feed-forward block of a layer; None if there is none, or several.
+
+    Experts are no such block, a shared one neither: they see single tokens, and its neurons are a part of the sum only.
+    """
+    linears = [each for each in linears if "expert" not in each.path]
+    blocks = []
+    for parent in dict.fromkeys(each.parent for each in linears):
+        group = [each for each in linears if each.parent == parent]
+        whole = layer.get_submodule(parent)
+        inside = sum(p.numel() for each in group for p in layer.get_submodule(each.path).parameters())
+        if parent and inside == sum(p.numel() for p in whole.parameters()) and (block := _block(group)):
+            blocks.append(block)
+    if not blocks:
+        direct = [each for each in linears if each.leaf not in _ROUTERS and _plain(layer, each)]
+        block = _block(direct)
+        blocks = [block] if block else []
+    return blocks[0] if len(blocks) == 1 else None
+
+
+def _plain(layer: nn.Module, each: _Linear) -> bool:
+    """Return whether nothing but linear layers and norms stands beside a linear layer (no convolution, no mixer)."""
+    beside = [child for child in layer.get_submodule(each.parent).modules() if not list(child.children())]
+    return not any(isinstance(child, nn.Conv1d) for child in beside)
+
+
+def _block(group: list[_Linear]) -> FeedForward | None:
+    """Return the block of some linear layers, if all but one widen the hidden state and that one leads back."""
+    for last in reversed(group):
+        first = [each for each in group if each is not last]
+        if first and all(e.inputs == last.outputs and e.outputs % last.inputs == 0 for e in first):
+            return FeedForward(tuple(each.path for each in first), last.path)
+    return None

@@ -1,0 +1,103 @@
+"""How the logits of a model follow from its output head: checked, and their scale measured, by one forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import ModelError
+from everlearn.model.anatomy import kind_of
+from everlearn.model.architectures import registered
+from everlearn.model.modes import evaluating
+from everlearn.model.modules import transformers_model
+
+_SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+_TOKENS = [[10, 11]]
+
+
+def logit_scale(head: nn.Module) -> float:
+    """Return the factor by which a model multiplies the outputs of its head (Cohere, Granite); 1 for most models.
+
+    Args:
+        head: the last module of a vocabulary head that :func:`check_head` has seen.
+    """
+    return _SCALES.get(head, 1.0)
+
+
+def check_head(model: nn.Module, first: nn.Module, last: nn.Module, bias: Tensor | None, cap: float | None) -> None:
+    """See once that logits are the outputs of the head, but for a bias, a cap or a scale; and measure the scale.
+
+    Heads of registered architectures are known, and a model on the meta device has no numbers: both pass.
+
+    Args:
+        model: without a distributed wrapper.
+        first: the module that takes the last hidden state.
+        last: the module whose outputs become the logits.
+        bias: what the model adds to them.
+        cap: the value at which it caps them.
+
+    Raises:
+        ModelError: the model makes something else of its last hidden state.
+    """
+    inner = transformers_model(model)[1]
+    if last in _SCALES or registered(str(inner.config.model_type)) is not None:
+        return
+    device = next(last.parameters()).device
+    if device.type == "meta":
+        return
+    hidden, outputs, logits = _one_pass(model, first, last, device)
+    scale = None
+    if hidden[:2] == (1, 2) and len(hidden) == 3 and outputs.shape == logits.shape:
+        near = 1e-4 if outputs.dtype == torch.float32 else 2e-2
+        scale = _scale(outputs.double(), logits.double(), bias, cap, near)
+    if scale is None:
+        raise ModelError(
+            f"'{type(inner).__name__}' makes its logits in another way than from its output embeddings with a bias, a "
+            "cap or a factor, so their loss cannot be computed in parts. Choose another `model.path`, or register the "
+            "path of its head (docs/add-an-architecture.md)."
+        )
+    _SCALES[last] = scale
+
+
+def _one_pass(
+    model: nn.Module, first: nn.Module, last: nn.Module, device: torch.device
+) -> tuple[tuple[int, ...], Tensor, Tensor]:
+    """Return the shape of what enters the head, what leaves it, and the logits, of a row of two tokens."""
+    entered: list[tuple[int, ...]] = []
+    left: list[Tensor] = []
+
+    def enters(_: nn.Module, args: tuple[Any, ...]) -> None:
+        entered.append(tuple(args[0].shape) if args else ())
+
+    def leaves(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        left.append(output)
+
+    ids = torch.tensor(_TOKENS, device=device)
+    more = {"decoder_input_ids": ids} if kind_of(model) == "encoder-decoder" else {}
+    handles = [first.register_forward_pre_hook(enters), last.register_forward_hook(leaves)]
+    try:
+        with torch.no_grad(), evaluating(model):
+            logits = model(input_ids=ids, **more).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    once = len(entered) == len(left) == 1
+    return (entered[0], left[0], logits) if once else ((), logits, logits)
+
+
+def _scale(outputs: Tensor, logits: Tensor, bias: Tensor | None, cap: float | None, near: float) -> float | None:
+    """Return the factor between outputs and logits; None if they differ in more than that."""
+    whole = outputs if bias is None else outputs + bias.double()
+    told = whole if cap is None else cap * torch.tanh(whole / cap)
+    if _close(told, logits, near):
+        return 1.0
+    scale = float((outputs * logits).sum() / outputs.square().sum().clamp(min=1e-30))
+    scale = float(f"{scale:.6g}")  # float32 logits know no more digits
+    return scale if bias is None and cap is None and _close(scale * outputs, logits, near) else None
+
+
+def _close(one: Tensor, other: Tensor, near: float) -> bool:
+    return float((one - other).abs().max()) <= near * max(float(other.abs().max()), 1e-6)

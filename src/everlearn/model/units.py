@@ -1,0 +1,77 @@
+"""Whether the units that were found in a model are what a method takes them for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.model.anatomy import Anatomy, anatomy, kind_of
+from everlearn.model.architectures import registered
+from everlearn.model.depth import layers_of
+from everlearn.model.gates import Gates
+from everlearn.model.modes import evaluating
+from everlearn.model.modules import transformers_model
+
+_TOKENS = [[10, 11, 12, 13, 14, 15]]
+
+
+def why_without_units(model: nn.Module, kinds: Collection[str] = ("head", "neuron", "output")) -> str:
+    """Return why the units of a plain model cannot be used; "" if they can.
+
+    Registered architectures are known. Of others gating some units to zero has to be the same as setting their
+    parameters to zero, which two forward passes show; and where heads and neurons are used, every matrix in a layer has
+    to belong to them.
+
+    Args:
+        model: a plain model; on the meta device nothing is computed.
+        kinds: the kinds of units that are used.
+    """
+    inner = transformers_model(model)[1]
+    if registered(str(inner.config.model_type)) is not None:
+        return ""
+    found = anatomy(model)
+    used = [site for site in found.sites if site.kind in kinds]
+    if not used:
+        return "its layers have neither attention heads nor feed-forward neurons"
+    owned = {own.parameter for site in found.sites for own in site.owned}
+    for _, path, _ in layers_of(model) if {"head", "neuron"} <= set(kinds) else ():
+        for name, parameter in model.named_parameters():
+            if name.startswith(f"{path}.") and parameter.dim() > 1 and name not in owned:
+                return f"'{name}' belongs to no attention head and no feed-forward neuron"
+    if next(inner.parameters()).device.type == "meta" or _are_their_parameters(inner, found, kinds):
+        return ""
+    return "the parameters of its units are not theirs alone (a norm over all heads, for example)"
+
+
+@torch.no_grad()
+def _are_their_parameters(model: nn.Module, found: Anatomy, kinds: Collection[str]) -> bool:
+    values: dict[str, Tensor] = {}
+    for site in found.sites:
+        if site.kind in kinds:
+            group = max(own.then[0][0] if own.then else own.group for own in site.owned)
+            values[site.name] = torch.ones(site.units)
+            values[site.name][: group if site.kind == "head" else site.units // 2] = 0
+    plain = _logits(model)
+    with Gates(model) as gates:
+        gates.set(values)
+        gated = _logits(model)
+    parameters = dict(model.named_parameters())
+    before = {name: parameters[name].detach().clone() for name in found.parameter_factors(values)}
+    try:
+        for name, factors in found.parameter_factors(values).items():
+            parameters[name].mul_(factors.to(parameters[name]))
+        zeroed = _logits(model)
+    finally:
+        for name, value in before.items():
+            parameters[name].copy_(value)
+    return float((gated - zeroed).abs().max()) <= 1e-3 * float((gated - plain).abs().max())
+
+
+def _logits(model: nn.Module) -> Tensor:
+    ids = torch.tensor(_TOKENS, device=next(model.parameters()).device)
+    more = {"decoder_input_ids": ids} if kind_of(model) == "encoder-decoder" else {}
+    with evaluating(model):
+        logits: Tensor = model(input_ids=ids, **more).logits.double()
+    return logits

@@ -1,0 +1,149 @@
+"""Tiny configurations of current model types, from the classes of transformers: two layers, 32 wide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig
+
+import tiny
+
+TOKENS = tiny.VOCABULARY
+_SPECIAL = {"vocab_size": TOKENS, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_LONG = {"max_position_embeddings": 128}
+_ENCODER = {**_SMALL, **_LONG, "type_vocab_size": 1}
+_GROUPED = {**_SMALL, **_LONG, "num_key_value_heads": 2}
+_HEADS = {**_GROUPED, "head_dim": 8}
+_EXPERTS = {**_HEADS, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_ROUTED = {**_EXPERTS, "num_experts": 4}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 1}
+_BART = {
+    **{f"{stack}_layers": 2 for stack in ("encoder", "decoder")},
+    **{f"{stack}_attention_heads": 4 for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_dim": 48 for stack in ("encoder", "decoder")},
+    "d_model": 32,
+    "forced_eos_token_id": None,
+    "decoder_start_token_id": 2,
+    **_LONG,
+}
+_HYBRID = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "shared_expert_intermediate_size": 24,
+}
+_TOWER = {**_HEADS, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}}
+_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+_T5_GEMMA = {**_HEADS, "sliding_window": 16, "query_pre_attn_scalar": 8}
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "albert": {**_ENCODER, "embedding_size": 16},
+    "bert": _ENCODER,
+    "camembert": _ENCODER,
+    "deberta": {**_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0},
+    "deberta-v2": {**_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, **_LONG},
+    "electra": {**_ENCODER, "embedding_size": 32},
+    "eurobert": _HEADS,
+    "longformer": {**_ENCODER, "attention_window": 8},
+    "modernbert": {**_SMALL, **_LONG, "cls_token_id": 0, "sep_token_id": 2, "local_attention": 16},
+    "mpnet": _ENCODER,
+    "roberta": _ENCODER,
+    "xlm-roberta": _ENCODER,
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "cohere": _GROUPED,
+    "deepseek_v3": {
+        **_SMALL,
+        **_LONG,
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 8,
+        "q_lora_rank": 8,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+    },
+    "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "gemma": _HEADS,
+    "gemma2": {**_HEADS, "sliding_window": 16},
+    "gemma3": {
+        "text_config": {**_HEADS, **_SPECIAL, "sliding_window": 16},
+        "vision_config": {**_SMALL, "num_hidden_layers": 1, "image_size": 16, "patch_size": 8},
+        "mm_tokens_per_image": 4,
+        "image_token_index": 5,
+        "boi_token_index": 6,
+        "eoi_token_index": 7,
+    },
+    "gemma3_text": {**_HEADS, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "glm4": _HEADS,
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "gpt_neox": {**_SMALL, **_LONG},
+    "gpt_oss": {**_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+    "granite": {**_GROUPED, "logits_scaling": 4.0},
+    "lfm2": {**_GROUPED, "layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
+    "llama": _HEADS,
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    "mamba2": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "state_size": 8,
+        "num_heads": 8,
+        "head_dim": 8,
+        "n_groups": 2,
+        "chunk_size": 16,
+    },
+    "mistral": {**_HEADS, "sliding_window": None},
+    "mixtral": {**_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmo2": _GROUPED,
+    "olmoe": {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2},
+    "opt": {**_SMALL, **_LONG, "ffn_dim": 48, "word_embed_proj_dim": 32},
+    "phi": {**_SMALL, **_LONG},
+    "phi3": _GROUPED,
+    "qwen2": _HEADS,
+    "qwen2_5_vl": {
+        "text_config": {**_TOWER, **_SPECIAL},
+        "vision_config": _VISION,
+        "image_token_id": 5,
+        "video_token_id": 6,
+        "vision_start_token_id": 7,
+        "vision_end_token_id": 8,
+    },
+    "qwen2_moe": {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 24},
+    "qwen3": _HEADS,
+    "qwen3_moe": _ROUTED,
+    "qwen3_next": {**_ROUTED, **_HYBRID},
+    "smollm3": _GROUPED,
+    "stablelm": _GROUPED,
+    "starcoder2": _GROUPED,
+}
+ENCODER_DECODERS: dict[str, dict[str, Any]] = {
+    "bart": _BART,
+    "mbart": _BART,
+    "mt5": _T5,
+    "t5": _T5,
+    "t5gemma": {
+        "encoder": {**_T5_GEMMA, **_SPECIAL},
+        "decoder": {**_T5_GEMMA, **_SPECIAL, "cross_attention_hidden_size": 32},
+    },
+}
+TYPES = {**ENCODERS, **DECODERS, **ENCODER_DECODERS}
+_RATES = ("dropout", "dropout_prob", "pdrop", "dropout_rate")
+
+
+def configuration(model_type: str, **changes: Any) -> Any:
+    """Return a tiny configuration without dropout."""
+    config = AutoConfig.for_model(model_type, **{**_SPECIAL, **TYPES[model_type], **changes})
+    for name, value in vars(config).items():
+        if isinstance(value, float) and name.endswith(_RATES):
+            setattr(config, name, 0.0)
+    return config
