@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from everlearn.data.folders import SPLITS
 from everlearn.data.opening import COMPRESSIONS, Limits
 from everlearn.data.readers import FORMATS
 from everlearn.options import Options, slug
@@ -51,12 +52,12 @@ class Corpus(Reads):
     """Text to learn from: local files, or a data set of the hub."""
 
     path: str = Field(min_length=1)
-    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet;
-    compressed with gz, bz2, xz or zst."""
+    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet, arrow,
+    feather; compressed with gz, bz2, xz or zst."""
     subset: str | None = None
     """Configuration name of a hub data set."""
     split: str = "train"
-    """Split of a hub data set."""
+    """Split of a hub data set, or of a folder in which the name of each file or of its folder tells a split."""
     revision: str | None = None
     """Commit, tag or branch of a hub data set."""
     text_column: str = "text"
@@ -100,8 +101,8 @@ class Domain(Corpus):
     """A named corpus (or text-to-text task) that is learnt in one go."""
 
     path: str = ""
-    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet;
-    compressed with gz, bz2, xz or zst. Or leave it out and name `sources`."""
+    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet, arrow,
+    feather; compressed with gz, bz2, xz or zst. Or leave it out and name `sources`."""
     name: str
     """Letters, digits, '.', '-' and '_'; becomes part of file names."""
     sources: tuple[Source, ...] = ()
@@ -195,6 +196,10 @@ class Domain(Corpus):
         shared = {name: getattr(self, name) for name in HANDED_DOWN}
         if self.on_hub and not Path(self.validation).expanduser().exists():
             shared |= {"path": self.path, "subset": self.subset, "split": self.validation, "revision": self.revision}
+        elif Path(self.path).expanduser().is_dir() and self.validation in SPLITS.values():
+            shared |= {"path": self.path, "split": self.validation}
+        elif Path(self.validation).expanduser().is_dir():
+            shared |= {"split": "validation"}
         corpus = Corpus(**{"path": self.validation} | shared)
         corpus.limited(self.limits)
         return corpus

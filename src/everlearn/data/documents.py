@@ -126,7 +126,7 @@ def local_files(corpus: Corpus) -> list[Path]:
     Raises:
         DataError: there is none; the sentence names the nearest file.
     """
-    return resolve_files(corpus.path)
+    return resolve_files(corpus.path, split=corpus.split)
 
 
 def check_corpus(corpus: Corpus) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 
 from everlearn import wording
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files, same_file
+from everlearn.data.folders import inside
 from everlearn.data.held_out import is_far
 from everlearn.data.packing import Count
 from everlearn.data.prepare import Prepared
+from everlearn.data.readers import FORMATS
 
 
 def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
@@ -32,7 +35,14 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
         for part in [prepared[corpus.name]]
         for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size)
     ]
-    return notes + same_files(read)
+    return [*_splits(read), *notes, *same_files(read)]
+
+
+def _splits(corpora: Sequence[Domain]) -> list[str]:
+    """Say of which splits of a folder nothing is read."""
+    folders = [(corpus, place) for corpus in corpora if (place := Path(corpus.path).expanduser()).is_dir()]
+    found = [inside(place, FORMATS, corpus.split).note(corpus.name) for corpus, place in folders]
+    return [note for note in found if note is not None]
 
 
 def notes_on(

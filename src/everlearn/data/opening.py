@@ -63,7 +63,7 @@ def _skip(file: BinaryIO, count: int) -> None:
 
 def allowed_bytes(path: Path, limits: Limits) -> float:
     """Return the number of bytes that may come out of a file."""
-    if path.suffix.lower() not in (*COMPRESSIONS, ".parquet"):
+    if path.suffix.lower() not in (*COMPRESSIONS, ".parquet", ".arrow", ".feather"):
         return float("inf")
     return max(limits.row_bytes, limits.expansion * path.stat().st_size)
 

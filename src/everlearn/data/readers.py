@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from everlearn import wording
+from everlearn.data.arrow_rows import read_arrow
+from everlearn.data.folders import SPLITS, inside
 from everlearn.data.json_rows import read_json, read_jsonl
 from everlearn.data.opening import COMPRESSIONS, Limits, lines, too_long
 from everlearn.data.parquet_rows import read_parquet
@@ -103,7 +105,12 @@ FORMATS: dict[str, Reader] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
     ".parquet": read_parquet,
+    ".arrow": read_arrow,
+    ".feather": read_arrow,
 }
+
+
+_PACKED_INSIDE = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}
 
 
 def format_of(path: Path) -> str | None:
@@ -118,16 +125,20 @@ def is_plain_text(path: Path) -> bool:
     return FORMATS.get(format_of(path) or "") is read_txt
 
 
-def resolve_files(path: str, key: str = "path") -> list[Path]:
+def resolve_files(path: str, key: str = "path", split: str | None = None) -> list[Path]:
     """Return every file that a path, folder or glob stands for, in a stable order.
+
+    Args:
+        path: as a user wrote it.
+        key: the recipe's key, for errors; `train`, `validation` and `test` are also the split of a folder.
+        split: of a folder whose files' names tell splits apart; by default that of the key, or `train`.
 
     Raises:
         DataError: there is none, or a format is not known; the sentence names the nearest file.
     """
     given = Path(path).expanduser()
     if given.is_dir():
-        inside = (p for p in given.rglob("*") if p.is_file() and format_of(p))
-        files = sorted(p for p in inside if not any(part.startswith(".") for part in p.relative_to(given).parts))
+        files = inside(given, FORMATS, split or SPLITS.get(key, "train")).read
         if not files:
             raise DataError(f"`{key}: {path}` is a folder without any file of a known format ({', '.join(FORMATS)}).")
         return files
@@ -143,8 +154,10 @@ def resolve_files(path: str, key: str = "path") -> list[Path]:
         if format_of(file) is None:
             known, packed = ", ".join(FORMATS), ", ".join(COMPRESSIONS)
             raise DataError(f"The format of {file} is not known; name it {known}, compressed or not ({packed}).")
-        if format_of(file) == ".parquet" and file.suffix.lower() != ".parquet":
-            raise DataError(f"{file}: Parquet is compressed inside; unpack the outer {file.suffix}.")
+        if format_of(file) in _PACKED_INSIDE and file.suffix.lower() not in _PACKED_INSIDE:
+            raise DataError(
+                f"{file}: {_PACKED_INSIDE[format_of(file) or '']} is compressed inside; unpack the outer {file.suffix}."
+            )
     return files
 
 

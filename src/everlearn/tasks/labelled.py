@@ -27,7 +27,7 @@ class EndTask(TaskConfig):
     kind: Literal["classification"] = "classification"
     """A classifier is fine-tuned on the training part, once for each seed, and predicts the test part."""
     train: str
-    """Files to fine-tune on: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
+    """Files to fine-tune on: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or not)."""
     test: str
     """Files to measure on."""
     text_column: str = "text"
@@ -85,7 +85,7 @@ class CodelengthTask(TaskConfig):
     kind: Literal["codelength"] = "codelength"
     """A classifier is fine-tuned on prefixes of the examples, and predicts the next ones (arXiv 1901.11373)."""
     train: str
-    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
+    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or not)."""
     text_column: str = "text"
     """Column with the text."""
     text_pair_column: str | None = None

@@ -23,7 +23,7 @@ class Asked(TaskConfig):
 
     paths = ("test",)
     test: str
-    """Files to measure on: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
+    """Files to measure on: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or not)."""
     prompt: str = "{text}"
     """What the model reads before the answer; `{column}` stands for a column's value, `{{` for a brace. Use the spaces
     and line ends of the training text."""

@@ -1,0 +1,103 @@
+"""Which files of a folder are text to train on: not the card of a data set, and of its splits the one for training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everlearn.errors import DataError
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "devel"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+"""Words in the names of files and folders → split, as `datasets` reads them."""
+_ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|citation|changelog|authors|contributing)([._-].*)?", re.I)
+"""Names of files about a data set."""
+_OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|cache-.*\.arrow")
+"""Names of files that `datasets` writes beside the data."""
+_PROSE = (".txt", ".text", ".md", ".rst")
+"""Formats in which a file about the data may be written."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The files of a folder.
+
+    Attributes:
+        read: the files to read.
+        others: split → files that are not read.
+        split: split that is read; "" if the names of the files do not tell splits apart.
+    """
+
+    read: list[Path]
+    others: dict[str, list[Path]] = field(default_factory=dict)
+    split: str = ""
+
+    def note(self, name: str) -> str | None:
+        """Say which splits of a corpus are not read; None if there are none."""
+        if not self.others:
+            return None
+        rest = ", ".join(f"{split} ({len(files)})" for split, files in self.others.items())
+        return (
+            f"Of '{name}' the split '{self.split}' is read; files of other splits are not: {rest}. Name a file to read "
+            "it, for example in `validation`."
+        )
+
+
+def inside(folder: Path, formats: Iterable[str], wanted: str = "train") -> Inside:
+    """Return what to read of a folder, in a stable order; hidden files and folders are left out.
+
+    Args:
+        folder: the folder.
+        formats: suffixes of the known formats; a compression may follow them.
+        wanted: the split to read.
+
+    Raises:
+        DataError: its files belong to splits, and none of them is the wanted one.
+    """
+    endings = tuple(formats)
+    every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
+    data = [path for path in files if _format(path) in endings and not _OF_DATASETS.fullmatch(path.name)]
+    tables = [path for path in data if _format(path) not in _PROSE]
+    if tables:  # prose beside tables is about them; in a folder of prose a README is text like any other
+        data = [path for path in data if _format(path) not in _PROSE or not _ABOUT.fullmatch(path.name)]
+    splits = _by_split(data)
+    if len(splits) < 2:
+        return Inside([folder / path for path in data])
+    if wanted not in splits:
+        names = ", ".join(f"'{name}'" for name in splits)
+        raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
+    found = {name: [folder / path for path in paths] for name, paths in splits.items()}
+    return Inside(found.pop(wanted), found, wanted)
+
+
+def _format(path: Path) -> str:
+    """Return the suffix of a file's format, below that of a compression."""
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes[-2:])][-2:]
+    return suffixes[-2] if len(suffixes) == 2 and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst") else suffixes[-1]
+
+
+def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Group files by the split that their names tell; empty if one of them tells none."""
+    found: dict[str, list[Path]] = {}
+    for path in files:
+        split = split_of(path)
+        if split is None:
+            return {}
+        found.setdefault(split, []).append(path)
+    return found
+
+
+def split_of(path: Path) -> str | None:
+    """Return the split that a path inside a folder names: in its file name, or else in the innermost folder."""
+    for part in reversed(path.parts):
+        words = re.findall(r"[a-z]+", part.lower())
+        for word in words:
+            if word in SPLITS:
+                return SPLITS[word]
+    return None

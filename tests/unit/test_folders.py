@@ -1,0 +1,135 @@
+"""Folders as people have them: clones of data sets with cards and splits, and what `datasets` saves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+
+import tiny
+from everlearn.data.corpus import Domain
+from everlearn.data.documents import local_files, read_documents
+from everlearn.data.folders import inside, split_of
+from everlearn.data.notes import notes_of
+from everlearn.data.opening import Limits
+from everlearn.data.readers import FORMATS, read_rows
+from everlearn.errors import DataError
+
+
+def rows(path: Path, texts: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+
+
+def texts_of(corpus: Domain) -> list[str]:
+    return [document.text for document, _ in read_documents(corpus)]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A data set as `git clone` brings it from a hub."""
+    folder = tmp_path / "clone"
+    for split, seed in (("train", 1), ("validation", 2), ("test", 3)):
+        rows(folder / f"{split}.jsonl", tiny.texts(5, seed))
+    (folder / "README.md").write_text("# A data set\nIts card.\n")
+    (folder / "LICENSE.txt").write_text("All rights.\n")
+    (folder / "dataset_infos.json").write_text(json.dumps({"default": {"splits": {}}}, indent=1))
+    (folder / ".gitattributes").write_text("*.jsonl filter=lfs\n")
+    return folder
+
+
+def test_of_a_clone_the_training_split_is_read_and_no_card(clone: Path) -> None:
+    corpus = Domain(name="d", path=str(clone))
+    assert texts_of(corpus) == tiny.texts(5, 1)
+    note = inside(clone, FORMATS).note("d")
+    assert note is not None
+    assert "Of 'd' the split 'train' is read" in note
+    assert "test (1), validation (1)" in note
+
+
+def test_a_split_of_a_folder_is_held_out_by_its_name(clone: Path) -> None:
+    corpus = Domain(name="d", path=str(clone), validation="validation")
+    held_out = corpus.held_out_corpus
+    assert held_out is not None
+    assert local_files(held_out) == [clone / "validation.jsonl"]
+    assert local_files(Domain(name="d", path=str(clone), split="test")) == [clone / "test.jsonl"]
+    elsewhere = Domain(name="d", path="a.txt", validation=str(clone)).held_out_corpus
+    assert elsewhere is not None
+    assert local_files(elsewhere) == [clone / "validation.jsonl"]
+    (clone / "validation.jsonl").unlink()
+    with pytest.raises(DataError, match="holds the splits 'test', 'train', and none for 'validation'"):
+        local_files(held_out)
+
+
+def test_shards_and_folders_tell_splits(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        rows(tmp_path / "data" / f"{name}.jsonl", tiny.texts(2))
+    assert [path.name[:11] for path in inside(tmp_path, FORMATS).read] == ["train-00000", "train-00001"]
+    assert split_of(Path("en/dev/part1.jsonl")) == "validation"
+    assert split_of(Path("training-set.csv")) == "train"
+    assert split_of(Path("contest.jsonl")) is None, "a part of a word is no word"
+
+
+def test_a_folder_of_prose_is_read_whole(tmp_path: Path) -> None:
+    for name in ("README.md", "test-plan.md", "guide.md", "LICENSE.txt"):
+        (tmp_path / name).write_text("words\n")
+    found = inside(tmp_path, FORMATS)
+    assert [path.name for path in found.read] == ["LICENSE.txt", "README.md", "guide.md", "test-plan.md"]
+    assert found.note("d") is None
+
+
+def test_the_note_is_with_the_others(clone: Path) -> None:
+    corpus = Domain(name="d", path=str(clone))
+
+    read = SimpleNamespace(counts={}, skipped=0, end_held_out=False)
+    assert notes_of([corpus], {"d": read}, 32)[0] == inside(clone, FORMATS).note("d")  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_what_datasets_saves_is_read(tmp_path: Path, splits: bool) -> None:
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_dict({"text": tiny.texts(7, 1), "id": list(range(7))})
+    saved = datasets.DatasetDict({"train": train, "test": train.select([0])}) if splits else train
+    saved.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "saved" / "cache-0123.arrow").write_bytes(b"of a map, and no data")
+    assert texts_of(Domain(name="d", path=str(tmp_path / "saved"))) == tiny.texts(7, 1)
+
+
+@pytest.mark.parametrize("way", ["stream", "file", "feather"])
+def test_arrow_files_are_read_from_any_row(tmp_path: Path, way: str) -> None:
+    table = pa.table({"text": tiny.texts(20), "n": list(range(20))})
+    path = tmp_path / ("a.feather" if way == "feather" else "a.arrow")
+    if way == "feather":
+        feather.write_feather(table, str(path), compression="zstd")
+    else:
+        make = pa.ipc.new_stream if way == "stream" else pa.ipc.new_file
+        with pa.OSFile(str(path), "wb") as sink, make(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=6)
+    every = list(read_rows(path, ["text"]))
+    assert [row.values["text"] for row in every] == tiny.texts(20)
+    assert every[12].where == f"{path}, row 13"
+    for start in (0, 5, 6, 13, 20):
+        assert list(read_rows(path, ["text"], start, 0)) == every[start:]
+    with pytest.raises(DataError, match="no column 'missing'; its columns are 'text', 'n'"):
+        list(read_rows(path, ["missing"]))
+    feather.write_feather(pa.table({"text": ["x" * 2000]}), str(tmp_path / "long.feather"))
+    with pytest.raises(DataError, match="longer than 1,024 bytes"):
+        list(read_rows(tmp_path / "long.feather", ["text"], limits=Limits(1024, 1e9)))
+
+
+def test_a_damaged_arrow_file_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    path.write_bytes(b"no arrow at all" * 20)
+    with pytest.raises(DataError, match=r"a\.arrow cannot be read as Arrow"):
+        list(read_rows(path, ["text"]))
+
+
+def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.feather"
+    feather.write_feather(pa.table({"text": ["a" * 1000] * 20_000}), str(path), compression="zstd")
+    with pytest.raises(DataError, match="unpacks to more than 10 times"):
+        list(read_rows(path, ["text"], limits=Limits(1024, 10)))
