@@ -85,7 +85,7 @@ class CodelengthTask(TaskConfig):
     kind: Literal["codelength"] = "codelength"
     """A classifier is fine-tuned on prefixes of the examples, and predicts the next ones (arXiv 1901.11373)."""
     train: str
-    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or not)."""
+    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; or packed)."""
     text_column: str = "text"
     """Column with the text."""
     text_pair_column: str | None = None
