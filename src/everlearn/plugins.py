@@ -38,6 +38,8 @@ GROUPS = {
 """Group of entry points, less ``everlearn.`` → what one of its names is."""
 NEEDED = ("methods", "tasks", "architectures", "suites")
 """Groups without which a run cannot go on."""
+OWN = "everlearn"
+"""The distribution of this package. What else it brings has the same version, and is no stranger's."""
 T = TypeVar("T")
 
 
@@ -70,7 +72,7 @@ class Brought:
 
 _BROUGHT: dict[str, Brought] = {}
 _FAILED: dict[tuple[str, str], PluginError] = {}
-_HIDDEN: list[bool] = []
+_STRANGERS_HIDDEN: list[bool] = []
 _REGISTRIES: dict[str, list[Registry[Any]]] = {}
 
 
@@ -148,17 +150,27 @@ def names(group: str) -> list[str]:
 
 def may_bring(*groups: str) -> bool:
     """Return whether anything beside everlearn's own may be in these groups; imports nothing."""
-    return any(each.named for each in _BROUGHT.values()) or any(map(names, groups))
+    return any(each.named for each in _BROUGHT.values()) or any(map(_of_strangers, groups))
+
+
+def _of_strangers(group: str) -> bool:
+    return any(_distribution(entry)[0] != OWN for entries in _entries(group).values() for entry in entries)
 
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Inside, no entry point is looked at: for what is to be of everlearn alone."""
-    _HIDDEN.append(True)
+    """Inside, entry points of other distributions are not looked at: for what is to be of everlearn alone."""
+    _STRANGERS_HIDDEN.append(True)
     try:
         yield
     finally:
-        _HIDDEN.pop()
+        _STRANGERS_HIDDEN.pop()
+
+
+def is_stale() -> bool:
+    """Return whether everlearn's metadata is older than its code: then it lacks the entry points of its own."""
+    with hidden():
+        return not any(map(_entries, GROUPS))
 
 
 def find(group: str, name: str) -> bool:
@@ -208,6 +220,12 @@ def has_failed(group: str, name: str) -> bool:
     return (group, name) in _FAILED
 
 
+def place_of(verb: str) -> tuple[str, str]:
+    """Return the module and the function that the entry point of a verb names; imports nothing."""
+    entry = _entries("verbs")[verb][0]
+    return entry.module, entry.attr
+
+
 def command_of(verb: str) -> Any:
     """Return the function behind the entry point of a verb.
 
@@ -249,7 +267,11 @@ def _registry_with(group: str, name: str) -> Registry[Any] | None:
 
 
 def _entries(group: str) -> Mapping[str, list[metadata.EntryPoint]]:
-    return {} if _HIDDEN else _installed(tuple(sys.path)).get(group, {})
+    found = _installed(tuple(sys.path)).get(group, {})
+    if not _STRANGERS_HIDDEN:
+        return found
+    own = {name: [each for each in entries if _distribution(each)[0] == OWN] for name, entries in found.items()}
+    return {name: entries for name, entries in own.items() if entries}
 
 
 @lru_cache(maxsize=4)
@@ -355,8 +377,11 @@ def _bring_file(path: Path, key: str) -> None:
 
 
 def record() -> dict[str, dict[str, Any]]:
-    """Return what was imported, for ``environment.json``: module → package and version, or file and digest."""
-    return {module: each.facts() for module, each in sorted(_BROUGHT.items())}
+    """Return what was imported, for ``environment.json``: module → package and version, or file and digest.
+
+    What everlearn's own distribution brings is left out: its version stands there already.
+    """
+    return {module: each.facts() for module, each in sorted(_BROUGHT.items()) if each.package != OWN or each.named}
 
 
 def check_record(recorded: Any, run: Path) -> None:

@@ -20,6 +20,7 @@ import typer
 
 from everlearn import plugins
 from everlearn.cli.common import importing
+from everlearn.cli.plugin_verbs import listed
 from everlearn.cli.stopping import signals_interrupt
 from everlearn.errors import EverlearnError, did_you_mean
 from everlearn.version import __version__
@@ -64,7 +65,10 @@ PLACES = {
 
 
 def application(words: Sequence[str] = ()) -> typer.Typer:
-    """Create the command-line application: every verb of :data:`VERBS`, and those of plugins that `words` ask for."""
+    """Create the command-line application.
+
+    Every verb of :data:`VERBS`, and of plugins that which `words` ask for; where they ask for none, all to be listed.
+    """
     app = typer.Typer(
         name="everlearn",
         help="Train a language model on one domain after another, and see what it learnt and what it forgot.",
@@ -84,20 +88,15 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     for verb, heading in VERBS.items():
         command = importlib.import_module(f"everlearn.cli.{verb}").command
         app.command(verb, rich_help_panel=heading)(importing(command))
-    for verb in _verbs_of_plugins(words):
-        app.command(verb, rich_help_panel="Of plugins")(plugins.command_of(verb))
+    asked = next((word for word in words if not word.startswith("-")), None)
+    if asked in VERBS:
+        return app
+    if asked in plugins.names("verbs"):
+        app.command(asked)(importing(plugins.command_of(str(asked))))
+    else:
+        for verb, (heading, stand_in) in listed(VERBS).items():
+            app.command(verb, rich_help_panel=heading)(stand_in)
     return app
-
-
-def _verbs_of_plugins(words: Sequence[str]) -> list[str]:
-    """Return those that are asked for; all that can be imported where no verb of everlearn is."""
-    verb = next((word for word in words if not word.startswith("-")), None)
-    if verb in VERBS:
-        return []
-    if verb in plugins.names("verbs"):
-        return [str(verb)]
-    plugins.load("verbs")
-    return [name for name in plugins.names("verbs") if name not in VERBS and not plugins.has_failed("verbs", name)]
 
 
 def _version(wanted: bool) -> None:
@@ -134,7 +133,9 @@ def _run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         words = [_at_home(word) for word in arguments]
-        code = int(application(words)(args=words, prog_name="everlearn", standalone_mode=False) or 0)
+        code = int(
+            application(words or _being_completed())(args=words, prog_name="everlearn", standalone_mode=False) or 0
+        )
         for error in plugins.failures():
             print(f"Note: {error}", file=sys.stderr)
         # The parser returns this code silently for an interrupt inside a verb.
@@ -155,6 +156,11 @@ def _run(arguments: list[str]) -> int:
         if error.errno not in PLACES or not where:
             raise
         return _fail(f"'{where}' cannot be read or written: {error.strerror}. Name another place.", as_json)
+
+
+def _being_completed() -> list[str]:
+    """Return the words on the command line that the shell asks to complete."""
+    return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
 
 
 def _at_home(word: str) -> str:

@@ -1,0 +1,72 @@
+"""The verbs that plugins bring: listed from their source, imported when they are called."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Callable, Container
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from everlearn import plugins
+
+HEADING = "Of plugins"
+"""Where `everlearn --help` lists a verb whose module has no `HEADING` of its own."""
+
+
+def listed(known: Container[str]) -> dict[str, tuple[str, Callable[[], None]]]:
+    """Return each verb with its heading and a stand-in that has its help text; what is broken is left out.
+
+    Args:
+        known: everlearn's own verbs.
+    """
+    found = {}
+    for verb in plugins.names("verbs"):
+        heading, text = (HEADING, None) if verb in known else _described(verb)
+        if text is not None:
+            found[verb] = heading, _stand_in(text)
+    return found
+
+
+def _stand_in(text: str) -> Callable[[], None]:
+    def command() -> None:
+        pass
+
+    command.__doc__ = text
+    return command
+
+
+def _described(verb: str) -> tuple[str, str | None]:
+    """Return the heading and the first line of the help text; None for what cannot be imported.
+
+    They are read from the source, without importing it: a plugin may import torch, and a list must answer at once. A
+    verb whose source is not found is imported.
+    """
+    module, function = plugins.place_of(verb)
+    heading, text = HEADING, None
+    for node in _source(module).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            text = ast.get_docstring(node)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HEADING":
+            heading = str(ast.literal_eval(node.value))
+    if text is None:
+        plugins.load("verbs")
+        if plugins.has_failed("verbs", verb):
+            return heading, None
+        text = inspect.getdoc(plugins.command_of(verb))
+    return heading, (text or "").partition("\n")[0]
+
+
+def _source(module: str) -> ast.Module:
+    """Return the syntax tree of a module, found without importing the packages that it lies in; an empty one if not."""
+    top, *parts = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+        for place in range(len(parts)):
+            folders = None if spec is None else spec.submodule_search_locations
+            name = ".".join([top, *parts[: place + 1]])
+            spec = None if folders is None else PathFinder.find_spec(name, list(folders))
+        return ast.parse("" if spec is None else Path(str(spec.origin)).read_text(encoding="utf-8"))
+    except (ImportError, ValueError, OSError, SyntaxError):
+        return ast.parse("")
