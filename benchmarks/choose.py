@@ -36,11 +36,11 @@ from everlearn.errors import EverlearnError, RecipeError, did_you_mean, first_li
 from everlearn.grid.cells import CellResult
 from everlearn.grid.rows import entry_of
 from everlearn.grid.runs import Job, RunFactory
-from everlearn.grid.settings import load_settings
 from everlearn.grid.summary import numbers
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import quiet
 from everlearn.suites import find_suite
+from everlearn.suites.settings_file import load_settings
 
 KEYS = ("suite", "settings", "domains", "seed", "rows")
 SHOWN = ("accuracy", "accuracy_learnt", "accuracy_forgetting", "bits_drift")

@@ -18,12 +18,13 @@ from typing import Any
 from everlearn.comparison.formatting import fixed, p_value
 from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
-from everlearn.grid import CellResult, Grid, RowSpec, load_results, load_settings
+from everlearn.grid import CellResult, Grid, RowSpec, load_results
 from everlearn.grid.rows import entry_of
 from everlearn.grid.summary import Line, summarise
 from everlearn.model.loading import quiet
 from everlearn.run.progress import Terminal
 from everlearn.suites import find_suite
+from everlearn.suites.settings_file import load_settings
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "shortcuts"

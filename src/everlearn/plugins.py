@@ -30,6 +30,7 @@ GROUPS = {
     "quantities": "quantity",
     "figures": "figure",
     "sections": "section of the report",
+    "grid_parts": "part of a grid's page",
     "analyses": "analysis",
     "architectures": "architecture",
     "suites": "suite",
@@ -198,8 +199,9 @@ def load(group: str) -> list[PluginError]:
     for name, entries in _entries(group).items():
         try:
             known = _registry_with(group, name)
-            if known is not None and known.registered_by.get(name, "").partition(".")[0] == "everlearn":
-                package, version = _distribution(entries[0])
+            package, version = _distribution(entries[0])
+            ours = known is not None and known.registered_by.get(name, "").partition(".")[0] == "everlearn"
+            if ours and package != OWN:
                 _FAILED[group, name] = PluginError(
                     f"Package {package} {version} brings the {GROUPS[group]} '{name}', which everlearn has too. "
                     "Uninstall the package."

@@ -23,10 +23,11 @@ from everlearn.cli import VERBS, application, main
 from everlearn.commands.first_recipe import first_recipe
 from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
-from everlearn.grid import load_settings, resolve
+from everlearn.grid import resolve
 from everlearn.methods import REGISTRY
 from everlearn.methods.base import KINDS, VARIANTS
 from everlearn.suites import find_suite
+from everlearn.suites.settings_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))

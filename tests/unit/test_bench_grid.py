@@ -22,7 +22,7 @@ from everlearn.config.recipe import parse
 from everlearn.data.corpus import Document, is_held_out
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.evaluation import Results
-from everlearn.grid import CellResult, Grid, GridRun, load_results, load_settings
+from everlearn.grid import CellResult, Grid, GridRun, load_results
 from everlearn.grid import arrangements as making_module
 from everlearn.grid.archive import pack
 from everlearn.grid.cells import Measured, scores_of
@@ -36,6 +36,7 @@ from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.suites import Settings, find_suite
+from everlearn.suites.settings_file import load_settings
 from everlearn.tasks.labelled import EndTask, read_end_task
 
 ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]

@@ -78,13 +78,13 @@ def command(
 ) -> None:
     """Run the missing combinations of methods, orders and seeds on a suite, and show all of them in one table."""
     from everlearn.errors import RecipeError
-    from everlearn.grid import Grid, load_results, load_settings, resolve
+    from everlearn.grid import Grid, load_results, resolve
     from everlearn.grid.claims_page import write_claims
-    from everlearn.grid.settings import as_measured
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.writable import check_place
     from everlearn.suites import find_suite
     from everlearn.suites.fetching import fetch
+    from everlearn.suites.settings_file import as_measured, load_settings
 
     libraries_quiet()
     check_outputs(output)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from everlearn.grid import Grid, State
-    from everlearn.suites import Suite
+    from everlearn.grid.template import Template
 
 KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")]
 OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing; show existing results.")]
@@ -71,7 +71,7 @@ def show_dry_run(grid: Grid, as_json: bool) -> None:
 
 
 def show_grid(
-    suite: Suite,
+    template: Template,
     place: Path,
     states: Sequence[State],
     how: Showing,
@@ -81,7 +81,7 @@ def show_grid(
     """Show the tables of all existing cells and the progress of the grid; exit with code 1 if a cell failed.
 
     Args:
-        suite: the suite of the grid.
+        template: the template of the grid.
         place: folder of the results.
         states: states of the requested cells; empty if unknown.
         how: how the grid is shown.
@@ -99,7 +99,7 @@ def show_grid(
 
     cells = load_results(place)
     # If no cell succeeded, only the reasons can be shown.
-    sheet = GridPage(suite, cells, how.reference, how.shown, states, runs) if cells or how.only else None
+    sheet = GridPage(template, cells, how.reference, how.shown, states, runs) if cells or how.only else None
     parts: list[RenderableType] = []
     if sheet is not None:
         if not how.quiet:

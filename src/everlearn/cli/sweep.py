@@ -77,13 +77,13 @@ def command(
 
     libraries_quiet()
     check_outputs(output)
-    template = load(recipe, overrides or ())
+    own = load(recipe, overrides or ())
     # The name is that of the run in the recipe, or else that of the file.
-    name = template.run.name if "name" in template.run.model_fields_set else recipe.stem
-    suite = RecipeTemplate(template, name, read_orders(orders, [domain.name for domain in template.domains]))
-    entries = read_ways(methods, sets or (), suite)
+    name = own.run.name if "name" in own.run.model_fields_set else recipe.stem
+    template = RecipeTemplate(own, name, read_orders(orders, [domain.name for domain in own.domains]))
+    entries = read_ways(methods, sets or (), template)
     if equal_compute and not only_show:
-        entries = equalised(entries, RunFactory(suite, suite.settings, runs or Path("runs") / f"sweep-{name}"))
+        entries = equalised(entries, RunFactory(template, template.settings, runs or Path("runs") / f"sweep-{name}"))
     against = [entry.name for entry in entries]
     if reference is not None and reference not in against:
         raise RecipeError(f"`--reference` is '{reference}', which is not a row.{did_you_mean(reference, against)}")
@@ -94,11 +94,11 @@ def command(
     for file in pages:
         check_place("--output", file)
     grid = Grid(
-        suite,
+        template,
         entries,
-        list(suite.orders),
-        read_seeds(seeds) if seeds is not None else [template.run.seed],
-        suite.settings,
+        list(template.orders),
+        read_seeds(seeds) if seeds is not None else [own.run.seed],
+        template.settings,
         place,
         working,
         keep=keep,
@@ -111,7 +111,7 @@ def command(
         return
     states = grid.states() if only_show else grid.run()
     show_grid(
-        suite,
+        template,
         place,
         states,
         Showing(pages, False, reference, (), only_show, quiet, as_json),

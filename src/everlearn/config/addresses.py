@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Protocol
+
+from everlearn import plugins
+from everlearn.errors import RecipeError, did_you_mean
 from everlearn.options import home
+
+STALE = (
+    " This installation of everlearn has no suites: its metadata is older than its code. Install it again, in a "
+    "checkout with `pip install --editable .`."
+)
+
+
+class Located(Protocol):
+    """What addresses need of a suite."""
+
+    def locate(self, inside: str) -> Path:
+        """Return the file or folder at an address, given without ``suite:NAME/``."""
+
+
+SUITES: plugins.Registry[Located] = plugins.Registry("suites")
+"""Name → suite. In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, built on demand."""
 
 
 def located(text: str, key: str) -> str:
@@ -19,8 +40,33 @@ def located(text: str, key: str) -> str:
         RecipeError: the address does not exist.
     """
     if text.startswith("suite:"):
-        from everlearn.suites import locate
-
         return str(locate(text.removeprefix("suite:")))
     path = home(text, key)
     return str(path.resolve()) if text and path.exists() else text
+
+
+def locate(address: str) -> Path:
+    """Return the file or folder at a ``suite:`` path, given without that prefix.
+
+    Raises:
+        RecipeError: there is no such suite or file.
+        DataError: the data that the file is built from is missing.
+    """
+    name, _, inside = address.partition("/")
+    return suite(name, f" ('suite:{address}')").locate(inside)
+
+
+def suite(name: str, where: str = "") -> Located:
+    """Return a suite by its name.
+
+    Args:
+        name: of the suite.
+        where: what the error says of the place where it was named.
+
+    Raises:
+        RecipeError: there is no suite of this name.
+    """
+    if name not in SUITES:
+        near = STALE if plugins.is_stale() else did_you_mean(name, SUITES)
+        raise RecipeError(f"There is no suite '{name}'{where}.{near}")
+    return SUITES[name]

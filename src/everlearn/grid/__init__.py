@@ -8,7 +8,6 @@ from everlearn.grid.equal_compute import equalised
 from everlearn.grid.grid import Grid, GridRun, State
 from everlearn.grid.recipe_template import RecipeTemplate, read_orders, read_seeds
 from everlearn.grid.rows import RowSpec, resolve
-from everlearn.grid.settings import load_settings
 from everlearn.grid.summary import Line, summarise
 from everlearn.grid.variations import read_ways
 
@@ -22,7 +21,6 @@ __all__ = [
     "State",
     "equalised",
     "load_results",
-    "load_settings",
     "read_orders",
     "read_seeds",
     "read_ways",

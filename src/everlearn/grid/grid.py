@@ -14,15 +14,15 @@ from typing import Any, Literal
 from everlearn import files, wording
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.grid.cells import CellResult, cell_name, load_cell, load_results
+from everlearn.grid.identity import identity
 from everlearn.grid.rows import RowSpec, our_name
 from everlearn.grid.runs import Job, RunFactory
-from everlearn.grid.settings import Settings, identity
+from everlearn.grid.template import GridSettings, Template
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.run.folder import RunFolder
 from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
-from everlearn.suites import Suite
 
 FAILED = "failed.json"
 NAMED = 8
@@ -68,58 +68,60 @@ def _few(names: Sequence[str]) -> str:
 
 
 class Grid(RunFactory):
-    """Entries × orders × seeds on one suite.
+    """Entries × orders × seeds on one template.
 
     Args:
-        suite: domains, orders and recipes.
+        template: domains, orders and recipes.
         entries: rows of the table.
-        orders: numbers of the suite's orders.
+        orders: numbers of the template's orders.
         seeds: of training.
         settings: what all cells share.
         results: folder of the results: one JSON file a cell, or their archive.
         runs: folder of the runs, and of what is known about failures.
-        data: folder of the suite's data; None where the suite finds it itself.
+        data: folder of the template's data; None where the template finds it itself.
         keep: keep the models of finished cells.
         reporter: who is told what is going on.
 
     Raises:
-        RecipeError: the suite has no such order, or a setting does not fit.
+        RecipeError: the template has no such order, or a setting does not fit.
         RunError: `results` holds cells of other settings.
     """
 
     def __init__(
         self,
-        suite: Suite,
+        template: Template,
         entries: Sequence[RowSpec],
         orders: Sequence[int],
         seeds: Sequence[int],
-        settings: Settings,
+        settings: GridSettings,
         results: Path,
         runs: Path,
         data: Path | None = None,
         keep: bool = False,
         reporter: Reporter | None = None,
     ) -> None:
-        super().__init__(suite, settings, runs, data, reporter)
+        super().__init__(template, settings, runs, data, reporter)
         self.results, self.keep = results, keep
         for name in settings.entries:
-            if our_name(name, suite) != name:
+            if our_name(name, template) != name:
                 raise RecipeError(f"`entries` in the settings names '{name}', which is no row of a table of ours.")
         for entry in entries:
-            wants = suite.systems[entry.name].wants if entry.name in suite.systems else ()
+            wants = template.systems[entry.name].wants if entry.name in template.systems else ()
             if lacking := [key for key in wants if key not in settings.entries.get(entry.name, {})]:
                 raise RecipeError(
                     f"The row '{entry.name}' has a `{lacking[0]}` of its own, and the settings give none: add "
                     f"`entries: {{{entry.name}: {{{lacking[0]}: …}}}}` to the file of `--settings`."
                 )
         for order in orders:
-            if order not in suite.orders:
-                known = ", ".join(map(suite.order_title, suite.orders))
-                raise RecipeError(f"`--orders` names {suite.order_title(order)}; the suite `{suite.name}` has {known}.")
+            if order not in template.orders:
+                known = ", ".join(map(template.order_title, template.orders))
+                raise RecipeError(
+                    f"`--orders` names {template.order_title(order)}; the suite `{template.name}` has {known}."
+                )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError("A grid runs each cell in one process. Start the command several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
-        self.identity = identity(settings, suite, self.recipe(self.plain(), self.runs))
+        self.identity = identity(settings, template, self.recipe(self.plain(), self.runs))
         for found in load_results(results):
             found.check(self.identity, results)
 
@@ -129,7 +131,7 @@ class Grid(RunFactory):
             for order in orders:
                 for entry in entries:
                     own = order if entry.ordered else None
-                    domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
+                    domains = tuple(self.template.orders[order]) if entry.ordered else self.first
                     methods = tuple(self._spec(entry, method) for method in entry.methods)
                     seeded = seed if entry.seeded else None
                     changes = {**entry.changes, **self.settings.entries.get(entry.name, {})}
@@ -138,10 +140,10 @@ class Grid(RunFactory):
         return list(found.values())
 
     def _spec(self, entry: RowSpec, method: Mapping[str, Any]) -> dict[str, Any]:
-        """A method of a row: what the settings say of it counts more than what the suite's own rows were published
+        """A method of a row: what the settings say of it counts more than what the template's own rows were published
         with, and less than what a row says of itself."""
         given = self.settings.spec(method["name"])
-        return {**method, **given} if entry.name in self.suite.systems else {**given, **method}
+        return {**method, **given} if entry.name in self.template.systems else {**given, **method}
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -291,7 +293,7 @@ class Grid(RunFactory):
     def _save(self, cell: GridRun, measured: dict[str, Any]) -> None:
         needs = [build(spec).needs for spec in cell.methods]
         result = CellResult(
-            suite=self.suite.name,
+            suite=self.template.name,
             entry=cell.entry.name,
             title=cell.entry.title,
             paper=cell.entry.paper,

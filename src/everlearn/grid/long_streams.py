@@ -11,6 +11,8 @@ from everlearn.comparison import formatting as fmt
 from everlearn.evaluation.saturation import SaturationByGap, long_enough, saturation
 from everlearn.grid.cells import CellResult
 from everlearn.grid.compute import evaluation_share
+from everlearn.grid.parts import Column, Part, Shown, grid_part
+from everlearn.grid.template import Template
 from everlearn.grid.transfer_claims import learnt_alone, stream_of, transfer
 from everlearn.grid.transfer_tables import UNIT, Spreads, by_size, by_super_domain, of_all_domains, spreads
 from everlearn.report.drawing import SERIES
@@ -19,28 +21,38 @@ from everlearn.report.figures.registry import Plate
 from everlearn.report.figures.saturation import at_equal_gaps
 from everlearn.report.tables import Table
 from everlearn.report.transfer import saturation_rows
-from everlearn.suites import Suite
 from everlearn.suites.m2d2.claims import ALONE
 from everlearn.wording import count
 
+EVALUATION = (
+    "Evaluation, of training: passes of the score matrix, the base model's row included, of those of the tokens learnt "
+    "from; each text counts as `blocks` rows, and each row as one forward pass, a third."
+)
 
-class LongStreams:
+
+@grid_part("long streams")
+def long_streams(shown: Shown) -> Part | None:
+    """Return what the study says of a grid; None where all streams are short."""
+    return LongStreams(shown.template, shown.cells) or None
+
+
+class LongStreams(Part):
     """Cells whose streams are long enough to ask whether late stages forget more.
 
     Args:
-        suite: names the orders, and super-domains and sizes of domains where it knows them.
+        template: names the orders, and super-domains and sizes of domains where it knows them.
         cells: of one grid; the short ones, and those of no order, are left out.
     """
 
-    def __init__(self, suite: Suite, cells: Sequence[CellResult]) -> None:
-        self._suite, self._super_domains = suite, dict(suite.super_domains)
+    def __init__(self, template: Template, cells: Sequence[CellResult]) -> None:
+        self._template, self._super_domains = template, dict(template.super_domains)
         self._alone = {cell.seed: cell for cell in cells if cell.entry == ALONE}
         self._groups: dict[str, list[CellResult]] = {}
         self._entries: dict[str, list[CellResult]] = {}
         for cell in cells:
             if cell.order is None or not long_enough(len(cell.domains)) or stream_of(cell) is None:
                 continue
-            self._groups.setdefault(f"{cell.title}, order {suite.order_title(cell.order)}", []).append(cell)
+            self._groups.setdefault(f"{cell.title}, order {template.order_title(cell.order)}", []).append(cell)
             self._entries.setdefault(cell.title, []).append(cell)
 
     def __bool__(self) -> bool:
@@ -51,8 +63,13 @@ class LongStreams:
         if not self:
             return []
         runs = self._runs()
-        parts = (by_super_domain(runs), by_size(self._gains(), self._suite.training_bytes))
+        parts = (by_super_domain(runs), by_size(self._gains(), self._template.training_bytes))
         return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
+
+    def columns(self) -> list[Column]:
+        """What the score matrix takes, where that is known."""
+        shown = {entry: fmt.percent(share) for entry, share in self.evaluation.items()}
+        return [Column("Evaluation, of training", shown, EVALUATION)] if shown else []
 
     @cached_property
     def evaluation(self) -> dict[str, float]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from everlearn.comparison import formatting as fmt
 from everlearn.grid.cells import CellResult
 from everlearn.grid.claims import parts
+from everlearn.grid.parts import Part, Shown, grid_part
 from everlearn.grid.rows import in_order
+from everlearn.grid.template import Template
 from everlearn.report.tables import Table, TableCell
-from everlearn.suites import Suite
 from everlearn.suites.claims import Number
 
 ENDS = 2
@@ -19,17 +21,37 @@ ENDS = 2
 _Column = tuple[str, Callable[[CellResult], float | None]]
 
 
-def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
+@dataclass
+class OrderEffects(Part):
+    """The tables of both analyses."""
+
+    found: list[Table]
+
+    def tables(self) -> list[Table]:
+        """Return them."""
+        return self.found
+
+
+@grid_part("order effects")
+def order_effects(shown: Shown) -> Part | None:
+    """Return what the place in the stream does, where a grid has runs in an order."""
+    found = effect_tables(shown.cells, shown.template)
+    return OrderEffects(found) if found else None
+
+
+def effect_tables(cells: Sequence[CellResult], template: Template) -> list[Table]:
     """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order.
 
     One domain has no order, and of fewer than four the first two and the last two overlap.
     """
-    entries = in_order({cell.entry for cell in cells}, suite)
+    entries = in_order({cell.entry for cell in cells}, template)
     ordered = sorted((cell for cell in cells if cell.order is not None), key=lambda cell: entries.index(cell.entry))
     if all(len(cell.domains) < 2 for cell in ordered):
         return []
     if any(cell.tasks for cell in ordered):
-        lead = next((each for each in suite.metrics if any(parts(cell, each) for cell in ordered)), suite.metrics[0])
+        lead = next(
+            (each for each in template.metrics if any(parts(cell, each) for cell in ordered)), template.metrics[0]
+        )
         word = {"f1": "F1", "accuracy": "accuracy"}[lead]
         lost: Number = "f1_forgetting" if lead == "f1" else "accuracy_forgetting"
         shown: list[tuple[Number, str]] = [(lead, f"average {word} (points)"), (lost, f"{word} forgetting (points)")]

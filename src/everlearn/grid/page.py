@@ -21,12 +21,12 @@ from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.grid.cells import CellResult
 from everlearn.grid.during_training import FORGOTTEN, KEPT, AlongTraining
 from everlearn.grid.grid import State, completeness
-from everlearn.grid.long_streams import LongStreams
-from everlearn.grid.order_effects import effect_tables
+from everlearn.grid.parts import Shown, parts_of
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
-from everlearn.grid.rows import entry_of, in_order
+from everlearn.grid.rows import in_order
 from everlearn.grid.summary import Line, plain_or_first, summarise
 from everlearn.grid.swept_options import SweptOption, swept
+from everlearn.grid.template import Metric, Template
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import compare, verdict
 from everlearn.report.drawing import legend_of
@@ -38,8 +38,6 @@ from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.html import render, top_figure
 from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
 from everlearn.report.verdict import paragraphs
-from everlearn.suites import Published, Suite
-from everlearn.suites.claims import Metric
 from everlearn.version import __version__
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
@@ -65,11 +63,6 @@ _BITS = tuple(
     )
 )
 """Numbers of held-out text, by the names that every page has for them; a level in bits per byte is better when low."""
-_BESIDE = {
-    "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
-}  # fmt: skip
-_BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
-"""What of ours stands beside published numbers: number → how it is called."""
 _ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
@@ -82,7 +75,7 @@ class GridPage:
     """Everything that is shown of a grid.
 
     Args:
-        suite: what it was run on.
+        template: what it was run on.
         cells: its results.
         reference: what the entries are compared with; when left out, plain training, else the base model, else the
             first.
@@ -98,7 +91,7 @@ class GridPage:
 
     def __init__(
         self,
-        suite: Suite,
+        template: Template,
         cells: Sequence[CellResult],
         reference: str | None = None,
         shown: Sequence[str] = (),
@@ -113,22 +106,22 @@ class GridPage:
         if rows.isdisjoint(lines):
             wanted = " or ".join(f"`{name}`" for name in shown)
             raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
-        self.suite, self.cells = suite, [cell for cell in cells if cell.entry in rows]
+        self.template, self.cells = template, [cell for cell in cells if cell.entry in rows]
         self.reference = lines[reference or plain_or_first(lines)]
-        self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), suite)]
-        if suite.ranked:
+        self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), template)]
+        if template.ranked:
             self.lines.sort(key=_rank)
         self.tasks = list(dict.fromkeys(task for line in self.lines for cell in line.runs for task in cell.tasks))
-        self.metrics = [metric for metric in suite.metrics if any(metric in line.numbers for line in self.lines)]
+        self.metrics = [metric for metric in template.metrics if any(metric in line.numbers for line in self.lines)]
         self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
-        self.long_streams = LongStreams(suite, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
+        self.parts = parts_of(Shown(template, self.cells, self.lines, self.tasks, bool(self.along.axes)))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
         found = [self._task_table(metric) for metric in self.metrics]
         # Streams of tasks that are asked after their own stage and at the end alone have what follows from that.
-        known = "accuracy_bwt" if self.suite.metrics == ("accuracy",) else "accuracy_fwt"
+        known = "accuracy_bwt" if self.template.metrics == ("accuracy",) else "accuracy_fwt"
         if any(known in line.numbers for line in self.lines):
             found.append(self._stream_table())
         found += self.along.tables()
@@ -136,12 +129,9 @@ class GridPage:
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
         found += self._shares_tables()
-        found += self.long_streams.tables()
-        found += effect_tables(self.cells, self.suite)
+        found += [table for part in self.parts for table in part.tables()]
         found.append(self._facts_table())
-        if self.suite.published is not None and (self.tasks or self.along.axes):
-            found.append(self._published_table(self.suite.published))
-        return found
+        return [*found, *(table for part in self.parts for table in part.last_tables())]
 
     def _rows(self, cells: Callable[[Line], list[TableCell]]) -> tuple[tuple[str, tuple[TableCell, ...]], ...]:
         return tuple((line.title, tuple(cells(line))) for line in self.lines)
@@ -157,7 +147,7 @@ class GridPage:
         return Table(
             f"{WORDS[metric]} of end tasks after the last domain",
             ("Method", *self.tasks, "Average ↑", "Forgetting ↓"),
-            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name in names]),
+            self._rows(lambda line: [number_cell(line.numbers.get(name), 2, 100) for name in names]),
             caption,
         )
 
@@ -166,7 +156,7 @@ class GridPage:
         return Table(
             "End tasks along the stream (accuracy)",
             ("Method", *shown.values()),
-            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name in shown]),
+            self._rows(lambda line: [number_cell(line.numbers.get(name), 2, 100) for name in shown]),
             "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
             "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
             "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "
@@ -178,7 +168,9 @@ class GridPage:
         return Table(
             "Held-out text (bits per byte)",
             ("Method", *(title for _, title in _BITS)),
-            self._rows(lambda line: [_cell(line.numbers.get(name), 4, signed=name != "bits") for name, _ in _BITS]),
+            self._rows(
+                lambda line: [number_cell(line.numbers.get(name), 4, signed=name != "bits") for name, _ in _BITS]
+            ),
             "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment "
             f"after the own domain. {self._intervals}",
         )
@@ -206,7 +198,7 @@ class GridPage:
             found = []
             for name, _, scale, places in shown:
                 own = line.differences.get(name)
-                cell = _cell(own.estimate if own else None, places, scale, signed=True)
+                cell = number_cell(own.estimate if own else None, places, scale, signed=True)
                 found.append(TableCell(cell.text, f"{cell.detail} {fmt.p_value(own.p_value if own else None)}".strip()))
             return found
 
@@ -228,7 +220,7 @@ class GridPage:
     def _facts_table(self) -> Table:
         plain = next((line for line in self.lines if line.entry == PLAIN), None)
         seconds = plain.seconds if plain is not None else 0.0
-        scored = self.long_streams.evaluation
+        further = [column for part in self.parts for column in part.columns()]
 
         def cells(line: Line) -> list[TableCell]:
             facts = line.facts
@@ -241,46 +233,23 @@ class GridPage:
                 TableCell(_times(None if plain is None else compute_of(line, plain))),
                 TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
                 TableCell(fmt.whole(facts.tokens)),
-                *([TableCell(fmt.percent(scored.get(line.entry)))] if scored else []),
+                *(TableCell(column.shown.get(line.entry, fmt.MISSING)) for column in further),
             ]
 
         header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
-        columns = ("Evaluation, of training",) if scored else ()
-        evaluation = (
-            " Evaluation, of training: passes of the score matrix, the base model's row included, of those of the "
-            "tokens learnt from; each text counts as `blocks` rows, and each row as one forward pass, a third."
-        )
         return Table(
             "What each takes",
-            (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from", *columns),
+            (
+                *(*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from"),
+                *(column.title for column in further),
+            ),
             self._rows(cells),
             "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
             "like). Training time the same as measured, the median over runs: only as good as the machine was quiet. "
             "Parameters: trainable, for each domain. Extra passes: forward and backward, in units of one over the "
             "batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those of the second "
-            f"domain.{evaluation if scored else ''}",
+            f"domain.{''.join(f' {column.caption}' for column in further)}",
         )
-
-    def _published_table(self, published: Published) -> Table:
-        mine = published.beside or tuple((name, None) for name in (_BESIDE if self.tasks else _BESIDE_ALONG))
-        lines = {line.entry: line for line in self.lines}
-
-        def ours(entry: str, name: str, order: int | None) -> Estimate | None:
-            if entry not in lines or order is None:
-                return lines[entry].numbers.get(name) if entry in lines else None
-            rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
-            return Estimate(sum(rows) / len(rows)) if rows else None
-
-        rows = []
-        for entry in in_order({*published.rows, *lines}, self.suite):
-            given = published.rows.get(entry, (None,) * len(published.columns))
-            own = [ours(entry, name, order) for name, order in mine]
-            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
-            rows.append((lines[entry].title if entry in lines else entry_of(entry, self.suite).title, tuple(cells)))
-        header = ("Method", *(f"published: {name}" for name in published.columns))
-        words = _BESIDE | _BESIDE_ALONG
-        here = [f"here: {words[name]}" + (f", order {order}" if order is not None else "") for name, order in mine]
-        return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
 
     # -- outputs ----------------------------------------------------------------------------------------------
 
@@ -321,7 +290,7 @@ class GridPage:
     def to_json(self) -> dict[str, Any]:
         """For another program."""
         return {
-            "suite": self.suite.name,
+            "suite": self.template.name,
             "reference": self.reference.entry,
             "settings": self.cells[0].settings,
             "lines": [line.to_json() for line in self.lines],
@@ -353,20 +322,21 @@ class GridPage:
         for metric in self.metrics[:1]:
             plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
-        plates += self.long_streams.plates()
+        plates += [plate for part in self.parts for plate in part.plates()]
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         learnt = len(self.cells[0].domains)
         return render(
             "bench.html.jinja",
-            title=f"{self.suite.name}: {len(self.lines)} ways to learn {learnt} domain{'s' * (learnt != 1)}",
+            title=f"{self.template.name}: {len(self.lines)} ways to learn {learnt} domain{'s' * (learnt != 1)}",
             version=__version__,
             verdict=[] if self.comparison is None else paragraphs(self.comparison),
             incomplete=completeness(self.states) if self._incomplete else "",
             facts=[
                 (
                     "Orders",
-                    "; ".join(f"{self.suite.order_title(n)}: {' → '.join(orders[n])}" for n in sorted(orders)) or "–",
+                    "; ".join(f"{self.template.order_title(n)}: {' → '.join(orders[n])}" for n in sorted(orders))
+                    or "–",
                 ),
                 ("Seeds", ", ".join(map(str, sorted({c.seed for c in self.cells if c.seed is not None}))) or "–"),
                 ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
@@ -477,6 +447,7 @@ def _scaled(found: Estimate, scale: float) -> Estimate:
     return Estimate(*(None if value is None else scale * value for value in (found.value, found.low, found.high)))
 
 
-def _cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> TableCell:
+def number_cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> TableCell:
+    """Return a number with its interval, "–" where it is not known."""
     shown = _scaled(found or Estimate(), scale)
     return TableCell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))

@@ -1,4 +1,4 @@
-"""A user's own recipe as a suite, so that a grid can be made of it: orders of its domains, and ways to train."""
+"""A user's own recipe as a template, so that a grid can be made of it: orders of its domains, and ways to train."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.grid.difficulty import ORDERS, by_difficulty
+from everlearn.grid.template import GridSettings, Template
 from everlearn.methods.sequential import PLAIN
 from everlearn.seeding import seed_for
-from everlearn.suites import Settings, Suite
 
 MOST = 720
 """Orders that `all` may stand for: those of six domains."""
@@ -28,7 +28,7 @@ _PLACES = ("path", "validation", "train", "test", "tokenizer", "cache")
 """Keys that may name files: where these lie makes no difference, and what is in them is known otherwise."""
 
 
-class RecipeTemplate(Suite):
+class RecipeTemplate(Template):
     """The stream of one recipe.
 
     An order's number belongs to the order itself, so that a later call with other orders adds cells to the same table:
@@ -60,15 +60,15 @@ class RecipeTemplate(Suite):
         return {domain.name: domain.group for domain in self.own.domains if domain.group is not None}
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> GridSettings:
         """The options that the recipe gives its own methods count wherever these are named."""
-        return Settings(methods={spec["name"]: spec for spec in self.own.method})
+        return GridSettings(methods={spec["name"]: spec for spec in self.own.method})
 
     def recipe(
         self,
         order: int | Sequence[str],
         *,
-        settings: Settings,
+        settings: GridSettings,
         data: Path | None,
         method: Sequence[Any],
         seed: int,

@@ -13,9 +13,9 @@ from everlearn.grid import arrangements
 from everlearn.grid.cells import Measured
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.grid.summary import BASE
+from everlearn.grid.template import Template
 from everlearn.methods import base, build, names
 from everlearn.methods.sequential import PLAIN
-from everlearn.suites import Suite
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ all before it, in its own number of steps; the mean of the models of each domain
 `pool` are called per-task fine-tuning and multi-task learning."""
 
 
-def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> list[RowSpec]:
+def resolve(wanted: Iterable[str], template: Template, option: str = "--methods") -> list[RowSpec]:
     """Entries by our names or the paper's, each once; case, hyphens and underscores do not matter.
 
     Args:
         wanted: the names.
-        suite: whose paper's names and groups are meant.
+        template: whose paper's names and groups are meant.
         option: where they were given, for the error.
 
     Raises:
@@ -91,36 +91,36 @@ def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> l
     """
     found: dict[str, RowSpec] = {}
     for word in wanted:
-        group = suite.groups.get(word.strip().lower())
+        group = template.groups.get(word.strip().lower())
         for name in group or (word,):
-            ours = our_name(name, suite)
+            ours = our_name(name, template)
             if ours is None:
-                known = {*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names}
+                known = {*names(), *ARRANGEMENTS, *template.systems, *template.groups, *template.paper_names}
                 raise MethodError(
                     f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
                 )
             if group is None or ours not in found:
-                found[ours] = replace(entry_of(ours, suite), optional=group is not None)
+                found[ours] = replace(entry_of(ours, template), optional=group is not None)
     return list(found.values())
 
 
-def our_name(name: str, suite: Suite) -> str | None:
+def our_name(name: str, template: Template) -> str | None:
     """Our name for an entry that may be called as in the paper; None where there is no such entry."""
-    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *suite.systems)}
-    return ours.get(base.plain_name(suite.paper_names.get(base.plain_name(name), name)))
+    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *template.systems)}
+    return ours.get(base.plain_name(template.paper_names.get(base.plain_name(name), name)))
 
 
-def in_order(entries: Iterable[str], suite: Suite) -> list[str]:
-    """Entries as tables list them: in the order of the suite's groups; behind them the others by name."""
-    names = dict.fromkeys(our_name(name, suite) for name in itertools.chain(*suite.groups.values()))
+def in_order(entries: Iterable[str], template: Template) -> list[str]:
+    """Entries as tables list them: in the order of the template's groups; behind them the others by name."""
+    names = dict.fromkeys(our_name(name, template) for name in itertools.chain(*template.groups.values()))
     listed = {name: place for place, name in enumerate(names)}
     return sorted(entries, key=lambda entry: (listed.get(entry, len(listed)), entry))
 
 
-def entry_of(name: str, suite: Suite) -> RowSpec:
-    """The entry of one of our own names, or of one of a suite's systems."""
-    if (system := suite.systems.get(name)) is not None:
+def entry_of(name: str, template: Template) -> RowSpec:
+    """The entry of one of our own names, or of one of a template's systems."""
+    if (system := template.systems.get(name)) is not None:
         methods = tuple(dict(each) for each in system.methods)
         return RowSpec(name, system.title, system.paper, arrangements.stream, methods, changes=system.changes)
     if name in ARRANGEMENTS:

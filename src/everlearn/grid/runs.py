@@ -1,4 +1,4 @@
-"""Where the runs of a grid are made: recipes of one suite, learners, and the base model's scores, measured once."""
+"""Where the runs of a grid are made: recipes of one template, learners, and the base model's scores, measured once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from everlearn.config.recipe import Recipe, parse
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
+from everlearn.grid.template import GridSettings, Template
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Advance, Logged, Reporter
-from everlearn.suites import Settings, Suite
 
 WAIT = 2.0
 """Seconds between looks at a lock that another process holds."""
@@ -75,34 +75,39 @@ class Once(Reporter):
 
 
 class RunFactory:
-    """Makes runs of one suite.
+    """Makes runs of one template.
 
     Args:
-        suite: domains, orders and recipes.
+        template: domains, orders and recipes.
         settings: what all runs share.
         runs: folder of the runs.
-        data: folder of the suite's data; None where the suite finds it itself.
+        data: folder of the template's data; None where the template finds it itself.
         reporter: who is told what is going on.
     """
 
     def __init__(
-        self, suite: Suite, settings: Settings, runs: Path, data: Path | None = None, reporter: Reporter | None = None
+        self,
+        template: Template,
+        settings: GridSettings,
+        runs: Path,
+        data: Path | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
-        self.suite, self.settings, self.data = suite, settings, data
+        self.template, self.settings, self.data = template, settings, data
         self.runs = runs.resolve()
         self.reporter = Once(reporter or Reporter())
-        self.first = suite.first
+        self.first = template.first
         self._bases: dict[Path, RunFolder] = {}
 
     def recipe(self, job: Job, folder: Path, domains: Sequence[str] | None = None) -> Recipe:
-        """A run of the suite in a folder.
+        """A run of the template in a folder.
 
         Args:
             job: what is trained.
             folder: of the run.
             domains: fewer than those of the job.
         """
-        raw = self.suite.recipe(
+        raw = self.template.recipe(
             domains or job.domains,
             settings=self.settings,
             data=self.data,

@@ -17,8 +17,8 @@ from everlearn.evaluation.quantities import QUANTITIES, Scores
 from everlearn.grid.cells import CellResult, Moment
 from everlearn.grid.during_training import asked_numbers
 from everlearn.grid.pairing import Rows, Unit, aligned, compared, within
+from everlearn.grid.template import Metric
 from everlearn.methods.sequential import PLAIN
-from everlearn.suites.claims import Metric
 
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
 BASE = "none"

@@ -26,28 +26,30 @@ _ELSEWHERE = {
 }
 
 
-def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeTemplate) -> list[RowSpec]:
+def read_ways(methods: str | None, sets: Sequence[str], template: RecipeTemplate) -> list[RowSpec]:
     """The entries of a sweep.
 
     Args:
         methods: with commas, each a name, `name:option=value` (with more options behind more colons), a mapping as in a
-            recipe, or a list in square brackets of those that work together; or a group of the suite. None
+            recipe, or a list in square brackets of those that work together; or a group of the template. None
             for the recipe's own.
         sets: `key=value,value` each; every combination is tried with every method. An option of a method,
             `method.NAME.option=value,value`, is tried in the entries that have the method.
-        suite: of the recipe.
+        template: of the recipe.
 
     Raises:
         RecipeError: an option cannot be read, or a key is not allowed.
         MethodError: a method or one of its options is unknown.
     """
-    wanted = read_list("--methods", methods) if methods is not None else [[each["name"] for each in suite.own.method]]
-    wanted = [each for way in wanted for each in (suite.groups.get(way, (way,)) if isinstance(way, str) else (way,))]
-    changes = [_changes(text, suite) for text in sets]
+    wanted = (
+        read_list("--methods", methods) if methods is not None else [[each["name"] for each in template.own.method]]
+    )
+    wanted = [each for way in wanted for each in (template.groups.get(way, (way,)) if isinstance(way, str) else (way,))]
+    changes = [_changes(text, template) for text in sets]
     keys = [key for key, _ in changes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise RecipeError(f"`--set` has `{twice}` more than once: give its values with commas.")
-    ways = [[_part(each, suite) for each in (way if isinstance(way, list) else [way])] for way in wanted]
+    ways = [[_part(each, template) for each in (way if isinstance(way, list) else [way])] for way in wanted]
     having = [entry.name for parts in ways for entry, _ in parts]
     for key in keys:
         if key.startswith("method.") and (name := key.split(".")[1]) not in having:
@@ -57,7 +59,7 @@ def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeTemplate) -
         for values in itertools.product(*(values for _, values in changes)):
             tried = dict(zip(keys, values, strict=True))
             own = [(entry, {**options, **_of_method(entry.name, tried)}) for entry, options in parts]
-            one = _changed(_entry(own, suite), {k: v for k, v in tried.items() if not k.startswith("method.")})
+            one = _changed(_entry(own, template), {k: v for k, v in tried.items() if not k.startswith("method.")})
             if found.setdefault(one.name, one) != one:  # two texts that are the same in a file's name
                 one = replace(one, name=f"{one.name}-{hash_of(one.methods, one.changes)[:8]}")
                 found.setdefault(one.name, one)
@@ -69,7 +71,7 @@ def _of_method(name: str, tried: Mapping[str, Any]) -> dict[str, Any]:
     return {key.split(".", 2)[2]: value for key, value in tried.items() if key.startswith(f"method.{name}.")}
 
 
-def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], suite: RecipeTemplate) -> RowSpec:
+def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], template: RecipeTemplate) -> RowSpec:
     """One method, or several that work together."""
     if not parts:
         raise RecipeError("`--methods` has an empty list: name the methods that work together.")
@@ -84,11 +86,11 @@ def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], suite: RecipeTemplat
         titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
     specs = tuple({"name": entry.name, **options} for entry, options in parts)
     for spec in specs:
-        build(suite.settings.spec(spec["name"]) | spec)  # what is wrong with an option is said now
+        build(template.settings.spec(spec["name"]) | spec)  # what is wrong with an option is said now
     return RowSpec(_short("-".join(names)), " + ".join(titles), parts[0][0].paper, arrangements.stream, specs)
 
 
-def _part(word: Any, suite: RecipeTemplate) -> tuple[RowSpec, dict[str, Any]]:
+def _part(word: Any, template: RecipeTemplate) -> tuple[RowSpec, dict[str, Any]]:
     """A method, or an arrangement of training, and its options."""
     if isinstance(word, Mapping) and "name" in word:
         name, options = word["name"], {key: value for key, value in word.items() if key != "name"}
@@ -102,13 +104,13 @@ def _part(word: Any, suite: RecipeTemplate) -> tuple[RowSpec, dict[str, Any]]:
             options[key] = read_value(value, f"--methods {name}:{key}")
     else:
         raise RecipeError(f"`--methods` has {word!r}, which is neither a method's name nor a mapping with a `name`.")
-    entry = resolve([str(name)], suite)[0]
+    entry = resolve([str(name)], template)[0]
     if options and entry.name in ARRANGEMENTS:
         raise RecipeError(f"`--methods` gives '{entry.name}' the option '{next(iter(options))}', but it has none.")
     return entry, options
 
 
-def _changes(text: str, suite: RecipeTemplate) -> tuple[str, list[Any]]:
+def _changes(text: str, template: RecipeTemplate) -> tuple[str, list[Any]]:
     """A key and its values, each tried on the recipe."""
     key, equals, values = text.partition("=")
     if not equals or not re.fullmatch(r"[\w.*-]+", key):
@@ -119,9 +121,9 @@ def _changes(text: str, suite: RecipeTemplate) -> tuple[str, list[Any]]:
     if group in _ELSEWHERE:
         raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
     if group in ("domains", "end_tasks"):
-        if group == "end_tasks" and not suite.own.end_tasks:
+        if group == "end_tasks" and not template.own.end_tasks:
             raise RecipeError(f"`--set` cannot change `{key}`: the recipe has no end tasks.")
-        names = ("*", *(suite.domains if group == "domains" else (task.name for task in suite.own.end_tasks)))
+        names = ("*", *(template.domains if group == "domains" else (task.name for task in template.own.end_tasks)))
         if len(inside) < 2 or inside[0] not in names or inside[1] in ("name", "domain"):
             near = did_you_mean(inside[0], names) if inside and inside[0] not in names else ""
             example = "max_documents" if group == "domains" else "max_train"
@@ -131,7 +133,7 @@ def _changes(text: str, suite: RecipeTemplate) -> tuple[str, list[Any]]:
             )
     found = read_list("--set", values)
     for value in found:
-        raw = suite.own.model_dump(mode="json")
+        raw = template.own.model_dump(mode="json")
         put(raw, key, value)
         parse(raw)
     return key, found

@@ -1,20 +1,15 @@
 """Built-in benchmark streams: text, orders, end tasks, and published numbers and claims.
 
 In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, built on demand. A suite is a package in
-this folder with a ``suite.py``, which registers it. It knows methods by name only, and nothing of runs, reports or
-grids.
+this folder with a ``suite.py``, which registers it, and an entry point of its name in ``pyproject.toml``.
 """
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
-from everlearn.suites.base import SUITES, Published, Suite, System, find_suite, locate, register_suite
+from everlearn.config.addresses import SUITES, locate
+from everlearn.grid.template import System
+from everlearn.suites.base import Published, Suite, find_suite, register_suite
 from everlearn.suites.settings import EndTaskSettings, PromptSettings, Settings, StreamSettings
-
-for _suite in sorted(Path(__file__).parent.glob("*/suite.py")):
-    importlib.import_module(f"{__name__}.{_suite.parent.name}.suite")
 
 __all__ = [
     "SUITES",

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Metric = Literal["f1", "accuracy"]
-"""Of end tasks."""
 Number = Literal[
     "f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten", "drift",
     "kept", "kept_forgotten", "pass_at_1",

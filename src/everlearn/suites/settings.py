@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from everlearn.errors import RecipeError
+from everlearn.grid.template import GridSettings
 from everlearn.methods import build
 from everlearn.options import Options
 
@@ -88,7 +89,7 @@ class StreamSettings(Options):
     """File of the order `file`: names of domains, one per line; or the `domains` in a file that a run wrote."""
 
 
-class Settings(Given):
+class Settings(Given, GridSettings):
     """The settings file of ``everlearn bench``."""
 
     model: str | None = None
@@ -123,14 +124,6 @@ class Settings(Given):
     """Conversion of examples to prompts, if domains are tasks."""
     train: dict[str, Any] = Field(default={})
     """Further `TrainingArguments`, such as `{bf16: true}`."""
-    methods: dict[str, dict[str, Any]] = Field(default={})
-    """Options of methods, by name, that differ from the defaults."""
-    entries: dict[str, dict[str, Any]] = Field(default={})
-    """Dotted keys of the recipe for single rows of the table: `{lora: {train.learning_rate: 1.0e-3}}`."""
-
-    def spec(self, method: str) -> dict[str, Any]:
-        """Return a method with its options, as in a recipe."""
-        return {"name": method, **self.methods.get(method, {})}
 
 
 PROGRAMS = ("run_code", "end_tasks.max_new_tokens")

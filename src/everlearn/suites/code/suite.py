@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.suites.base import Suite, System, register_suite
+from everlearn.grid.template import System
+from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.code import corpus, files
 from everlearn.suites.code.published import CLAIMS, PUBLISHED
 from everlearn.suites.code.sources import BY_HAND, SOURCES

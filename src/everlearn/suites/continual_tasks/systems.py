@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from everlearn.grid.template import System
 from everlearn.methods.sequential import PLAIN
-from everlearn.suites.base import System
 from everlearn.suites.continual_tasks.streams import LONG, STANDARD
 
 MIGU_PAPER = "https://arxiv.org/abs/2406.17245"

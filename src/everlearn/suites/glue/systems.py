@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from everlearn.grid.template import System
 from everlearn.methods.base import build
 from everlearn.methods.sequential import PLAIN
-from everlearn.suites.base import System
 
 BASE = {"anchor": "base"}
 """Penalties hold the weights that the model came with."""

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from everlearn.errors import RecipeError, did_you_mean, first_line
 from everlearn.files import read_json
+from everlearn.grid.template import System
 from everlearn.methods.sequential import PLAIN
 from everlearn.options import wrong_value
 from everlearn.suites import derived as made
-from everlearn.suites.base import Suite, System, register_suite
+from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.m2d2 import built_in, stream
 from everlearn.suites.m2d2.bound import Bound, bind
 from everlearn.suites.m2d2.claims import study_claims

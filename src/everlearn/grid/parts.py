@@ -1,0 +1,89 @@
+"""What plugins add to the page of a grid: further tables, columns and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from everlearn.grid.cells import CellResult
+from everlearn.grid.summary import Line
+from everlearn.grid.template import Template
+from everlearn.plugins import Registry
+from everlearn.report.figures import Plate
+from everlearn.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page shows.
+
+    Attributes:
+        template: what the grid was run on.
+        cells: its results.
+        lines: the rows of its tables.
+        tasks: names of its end tasks.
+        asked_along: whether end tasks were asked inside of stages.
+    """
+
+    template: Template
+    cells: Sequence[CellResult]
+    lines: Sequence[Line]
+    tasks: Sequence[str]
+    asked_along: bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of what each row takes.
+
+    Attributes:
+        title: its heading.
+        shown: row → what its cell says; "–" stands where it is missing.
+        caption: sentences about it, below the table.
+    """
+
+    title: str
+    shown: Mapping[str, str]
+    caption: str
+
+
+class Part:
+    """Base class of parts of a grid's page. Override what the part has."""
+
+    def tables(self) -> Sequence[Table]:
+        """Return tables of scores, which follow those of every grid."""
+        return ()
+
+    def columns(self) -> Sequence[Column]:
+        """Return further columns of the table of what each row takes."""
+        return ()
+
+    def last_tables(self) -> Sequence[Table]:
+        """Return tables that end the page."""
+        return ()
+
+    def plates(self) -> Iterable[Plate]:
+        """Return pictures, which follow those of every grid."""
+        return ()
+
+
+Make = Callable[[Shown], Part | None]
+PARTS: Registry[Make] = Registry("grid_parts")
+"""Name → what makes the part of a page, or None where it has nothing to say; in the order of registration."""
+_Make = TypeVar("_Make", bound=Make)
+
+
+def grid_part(name: str) -> Callable[[_Make], _Make]:
+    """Register a function or class that makes a part of a grid's page."""
+
+    def register(make: _Make) -> _Make:
+        PARTS.add(name, make)
+        return make
+
+    return register
+
+
+def parts_of(shown: Shown) -> list[Part]:
+    """Return the registered parts that have something to say about a grid."""
+    return [part for make in PARTS.values() if (part := make(shown)) is not None]
