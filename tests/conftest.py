@@ -8,13 +8,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import source_metadata  # noqa: F401  # before everlearn looks for its plugins
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-import source_metadata
-
-source_metadata.refresh()
 
 import pytest
 

@@ -1,7 +1,8 @@
 """The metadata of a checkout, through which everlearn finds the plugins of its own distribution.
 
-An installation has them. A checkout that is not installed (``PYTHONPATH=src``), or whose ``pyproject.toml`` has new entry
-points since it was, gets an ``everlearn.egg-info`` beside its code, which Git ignores: ``python tests/source_metadata.py``.
+An installation has them. A checkout that is not installed (``PYTHONPATH=src``), or whose ``pyproject.toml`` has other
+entry points than when it was, gets an ``everlearn.egg-info`` beside its code, which Git ignores. Importing this module
+writes it where it is needed, and so does ``python tests/source_metadata.py``.
 """
 
 from __future__ import annotations
@@ -39,5 +40,4 @@ def refresh() -> None:
         subprocess.run([sys.executable, "-c", WRITE, "--quiet", "egg_info"], cwd=ROOT, check=True, capture_output=True)
 
 
-if __name__ == "__main__":
-    refresh()
+refresh()

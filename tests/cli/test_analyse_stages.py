@@ -7,6 +7,8 @@ import json
 import pytest
 
 from cli_project import Project
+from everlearn.comparison.runs import read_run
+from everlearn.report.transfer import stream_of
 
 
 def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Project) -> None:
@@ -83,9 +85,11 @@ def test_ranks_of_the_words_that_are_a_domains_own(everlearn: Project) -> None:
     everlearn.fails("run", "recipe.yaml", "evaluation.stride=4", says=("`evaluation.stride` is 4", "'masked'"))
     assert everlearn("run", "recipe.yaml", "evaluation.content=2").code == 0
     results = json.loads((everlearn.folder / "runs/first/results.json").read_text(encoding="utf-8"))
+    run = read_run(everlearn.folder / "runs/first")
     assert "content_loss" in results["matrices"]
-    assert results["study"]["transfer"].keys() == {"bits_per_byte", "loss", "content_loss"}
-    assert results["study"]["transfer"]["loss"]["fg"]["all"]["domains"] == 1
+    assert results["alone"] == {}, "no domain was learnt alone"
+    spreads = {metric: stream_of(run, metric).spread() for metric in ("bits_per_byte", "loss", "content_loss")}
+    assert {metric: own["fg"]["all"].domains for metric, own in spreads.items()} == dict.fromkeys(spreads, 1)
     shown = everlearn("analyse", "runs/first", "--ranks", "9", "-o", "page.html", "--json")
     assert shown.code == 0, shown.err
     found = json.loads(shown.out)["prediction_ranks"]

@@ -115,8 +115,8 @@ def test_masked_with_everything(finished: Recipe) -> None:
     check_results(results, ["first", "second"], ["first", "second", "general"], ["words", "any"])
     assert results.general == ["general"]
     assert set(results.summary["loss"].general_drift) >= {"general"}
-    assert set(results.study.fine_tuned_alone) == {"first", "second"}
-    assert None not in results.study.fine_tuned_alone.values()
+    assert results.alone.keys() == {"bits_per_byte", "loss", "perplexity"}
+    assert all(set(own) == {"first", "second"} for own in results.alone.values())
     # Task "words" is measured right after its domain; "any" has no domain, so only at both ends.
     accuracy = results.matrices["accuracy"].values
     assert accuracy[1][0] is not None

@@ -120,12 +120,6 @@ def results(
                 "average": {"mean": estimate(float(accuracy[-1].mean()), 0.014)},
             },
         },
-        "study": {
-            "zero_shot": dict(zip(domains, np.exp(score[0, :-1] * 1.9).tolist(), strict=True)),
-            "fine_tuned_alone": dict.fromkeys(domains),
-            "continual": dict(zip(domains, np.exp(np.array(own) * 1.9).tolist(), strict=True)),
-            "last_checkpoint": dict(zip(domains, np.exp(score[-1, :-1] * 1.9).tolist(), strict=True)),
-        },
         "cost": {
             "seconds": seconds,
             "training_seconds": seconds * 0.7,

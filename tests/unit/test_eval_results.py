@@ -23,6 +23,7 @@ from everlearn.evaluation import (
     task_path,
     text_cell,
 )
+from everlearn.evaluation.results import check_types
 
 FACTS = RunFacts(
     run="r", methods=[MethodUsed(name="das", title="DAS", options={"x": 1})], objective="masked", model="m", seed=3
@@ -84,16 +85,24 @@ def test_intervals_do_not_depend_on_what_else_is_measured():
     assert build(2).matrices["loss"].low == build(4).matrices["loss"].low[:2]
 
 
-def test_the_study():
+def test_models_of_single_domains():
     alone = {"b": text_cell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0)}
-    study = build(alone=alone).study
-    assert study.zero_shot == pytest.approx(dict(zip("abc", np.exp(LOSSES[0, :3]), strict=True)))
-    assert study.fine_tuned_alone == {"a": None, "b": pytest.approx(np.exp(3)), "c": None}
-    assert study.continual == pytest.approx({"a": np.exp(2.0), "b": np.exp(3.0), "c": np.exp(2.5)})
-    assert study.last_checkpoint == pytest.approx(dict(zip("abc", np.exp(LOSSES[3, :3]), strict=True)))
-    assert study.forgotten == pytest.approx({"a": 0.6, "b": 0.3})
-    assert study.median["forgotten"] == pytest.approx(0.45)
-    assert study.median["zero_shot"] == pytest.approx(np.exp(4.0))
+    assert build(alone=alone).alone == {
+        "bits_per_byte": {"b": pytest.approx(3 / np.log(2) / 4)},
+        "loss": {"b": pytest.approx(3)},
+        "perplexity": {"b": pytest.approx(np.exp(3))},
+    }
+
+
+def test_results_of_before_have_perplexities_of_a_study_instead(tmp_path):
+    found = build(alone={"b": text_cell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0)})
+    found.save(tmp_path / "results.json")
+    raw = json.loads((tmp_path / "results.json").read_text())
+    del raw["alone"]
+    raw["study"] = {"zero_shot": {"a": 7.0}, "fine_tuned_alone": {"a": None, "b": float(np.exp(3))}}
+    (tmp_path / "results.json").write_text(json.dumps(raw))
+    assert Results.load(tmp_path) == found.model_copy(update={"alone": {"loss": {"b": pytest.approx(3)}}})
+    check_types(raw, tmp_path)
 
 
 def test_end_tasks():
@@ -121,7 +130,6 @@ def test_one_seed_is_said():
 def test_partial_runs(rows, tmp_path):
     found = build(rows)
     assert found.matrices["loss"].rows == ["base", "a", "b"][:rows]
-    assert list(found.study.continual) == ["a", "b"][: rows - 1]
     found.save(tmp_path / "results.json")
     assert Results.load(tmp_path) == found
 
@@ -154,7 +162,7 @@ def test_json_round_trip_and_names(tmp_path):
     assert list(raw) == [
         "everlearn", "run", "methods", "status", "objective", "model", "seed", "domains", "general",
         "groups",
-        "matrices", "summary", "study", "cost", "mixture", "notes",
+        "matrices", "summary", "alone", "cost", "mixture", "notes",
     ]  # fmt: skip
     assert set(raw["summary"]["loss"]) == {
         "learnt", "forgotten", "gained", "forgotten_max", "backward_transfer", "forward_transfer", "forgetting_rate",

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
 from report_fixture import results, write_run
 
 from everlearn.comparison.runs import read_run
-from everlearn.evaluation.results import Spread
-from everlearn.evaluation.transfer import MEASURES, StreamLosses
+from everlearn.evaluation.transfer import MEASURES
 from everlearn.report import compare, page
 from everlearn.report.figures import draw
 from everlearn.report.figures.matrices import matrix_heat
-from everlearn.report.run_tables import study_table
-from everlearn.report.transfer import all_orders, half_width, stream_of, transfer_table
+from everlearn.report.transfer import all_orders, half_width, perplexity_table, stream_of, transfer_table
 
 DOMAINS = [f"d{number}" for number in range(12)]
 
 
 def causal(domains=DOMAINS, name="plain", seed=0):
-    """A run of two super-domains, with the numbers that today's version writes."""
+    """A run of two super-domains."""
     found = results(name, "Sequential", 0.12, domains, seed)
     groups = {domain: "wiki" if int(domain[1:]) < 5 else "papers" for domain in domains}
     found |= {"objective": "causal", "groups": groups, "seed": seed}
     found["methods"][0]["name"] = "sequential"
-    transfer = {}
-    for metric in ("loss", "bits_per_byte"):
-        table = found["matrices"][metric]
-        scores = {(table["rows"].index(row), column): value for row, column, value, *_ in table["cells"]}
-        stream = StreamLosses.of(table["rows"], table["columns"], scores, groups=groups)
-        transfer[metric] = {
-            key: {group: Spread.model_dump(spread) for group, spread in own.items()}
-            for key, own in stream.spread().items()
-        }
-    found["study"]["transfer"] = transfer
     return found
+
+
+def scored(found, domain, value, row=None):
+    """Set the losses of a domain, after one stage or all of them."""
+    for cell in found["matrices"]["loss"]["cells"]:
+        if cell[1] == domain and row in (None, cell[0]):
+            cell[2] = value
 
 
 def test_the_section_of_the_study(tmp_path):
@@ -48,9 +44,10 @@ def test_the_section_of_the_study(tmp_path):
     assert header[1:] == [
         "All domains (nats/token)", "All domains (bits/byte)", "wiki (nats/token)", "papers (nats/token)",
     ]  # fmt: skip
-    forward = found["study"]["transfer"]["loss"]["forward"]
-    assert forward["wiki"]["domains"] == 4
-    assert f"{forward['papers']['mean']:+.3f}".replace("-", "−") in table
+    forward = stream_of(read_run(run)).spread()["forward"]
+    assert forward["wiki"].domains == 4
+    assert f"{forward['papers'].mean:+.3f}".replace("-", "−") in table
+    assert "<h2>Causal study</h2>" in text
     assert "Do later stages forget more?" in text
     assert text.count(">gap n − i, domains learnt since</text>") == 1
     assert half_width(read_run(run)) == pytest.approx(0.05)
@@ -93,15 +90,15 @@ def test_several_orders_are_put_together(tmp_path):
 
 def test_the_numbers_of_several_seeds_are_means(tmp_path):
     one, two = causal(seed=0), causal(seed=1)
-    spread = two["study"]["transfer"]["loss"]["continual"]["wiki"]
-    spread["mean"] += 1.0
-    known = [each["study"]["transfer"]["loss"]["continual"]["wiki"] for each in (one, two)]
+    scored(two, "d1", 9.0, "base")
     runs = [read_run(write_run(tmp_path / name, found)) for name, found in (("one", one), ("two", two))]
+    known = [stream_of(run).spread()["continual"]["wiki"] for run in runs]
+    assert known[0].mean != known[1].mean
     table, single = transfer_table("x", runs), transfer_table("x", runs[:1])
     column = list(table.header).index("wiki (nats/token)") - 1
     shown = next(cells for title, cells in table.rows if title == MEASURES["continual"].title)[column]
-    assert shown.text == f"{sum(each['mean'] for each in known) / 2:+.3f}".replace("-", "−")
-    assert f"{sum(each['median'] for each in known) / 2:+.3f}".replace("-", "−") in shown.detail
+    assert shown.text == f"{sum(each.mean for each in known) / 2:+.3f}".replace("-", "−")
+    assert f"{sum(each.median for each in known) / 2:+.3f}".replace("-", "−") in shown.detail
     assert table.caption.endswith("Means over 2 seeds.")
     assert "seeds" not in single.caption
 
@@ -109,13 +106,15 @@ def test_the_numbers_of_several_seeds_are_means(tmp_path):
 def test_perplexities_of_several_seeds_are_geometric_means(tmp_path):
     found = [causal(seed=seed) for seed in (0, 1)]
     for each, perplexity in zip(found, (10.0, 40.0), strict=True):
-        each["study"] |= {key: dict.fromkeys(DOMAINS, perplexity) for key in ("zero_shot", "last_checkpoint")}
-        each["study"]["forgotten"] = dict.fromkeys(DOMAINS, perplexity)
-    found[1]["study"]["continual"] = {}
+        scored(each, "d0", math.log(perplexity))
+        scored(each, "d0", math.log(perplexity) - 2.0, "d0")
+        each["alone"] = {"loss": {"d0": math.log(perplexity)}}
+    found[1]["alone"]["loss"] = {}
     runs = [read_run(write_run(tmp_path / str(place), each)) for place, each in enumerate(found)]
-    cells = [cell.text for cell in study_table("x", runs).rows[0][1]]
-    assert [float(cells[0]), float(cells[3]), float(cells[4])] == [20.0, 20.0, 25.0]
-    assert cells[2] == "–", "one of the seeds lacks it"
+    cells = [cell.text for cell in perplexity_table("x", runs).rows[0][1]]
+    assert [float(cells[0]), float(cells[3]), float(cells[4])] == [20.0, 20.0, 2.0]
+    assert float(cells[2]) == pytest.approx(20 * math.exp(-2), abs=0.01)
+    assert cells[1] == "–", "one of the seeds lacks it"
 
 
 def test_runs_of_other_methods_are_no_other_orders(tmp_path):

@@ -5,7 +5,6 @@ One column is resampled at a time and only its intervals are kept, so memory doe
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,13 +13,12 @@ import numpy as np
 from everlearn import wording
 from everlearn.errors import RecipeError, RunError
 from everlearn.evaluation.cell import Cell
-from everlearn.evaluation.metrics import LOGARITHMIC, METRICS, Metric, metrics_of
+from everlearn.evaluation.metrics import METRICS, Metric, metrics_of
 from everlearn.evaluation.quantities import MEAN, Column, Derivation
 from everlearn.evaluation.resampling import resample
-from everlearn.evaluation.results import Estimates, Results, RunFacts, Score, ScoreTable, Share, Spent, Study, Summary
+from everlearn.evaluation.results import Results, RunFacts, Score, ScoreTable, Share, Spent, Summary
 from everlearn.evaluation.statistics import RESAMPLES, percentiles
 from everlearn.evaluation.task import KINDS
-from everlearn.evaluation.transfer import StreamLosses
 
 BASE = "base"
 Cells = Mapping[tuple[int, str], Cell]
@@ -106,7 +104,7 @@ def build_results(
         effective=dict(effective or {}),
         matrices={name: matrices[name] for name in METRICS if name in matrices},
         summary={name: summary[name] for name in METRICS if name in summary},
-        study=_study(matrices, summary["loss"], list(domains), alone or {}, groups) if "loss" in matrices else Study(),
+        alone=_alone(matrices, alone or {}),
         cost=cost or Spent(),
         mixture=list(mixture),
         notes=sentences,
@@ -230,47 +228,11 @@ def _columns(
             yield Column(name, stage, tuple(group), resampled.values, resampled.samples), METRICS[key]
 
 
-def _study(
-    tables: Mapping[str, ScoreTable],
-    summary: Summary,
-    domains: list[str],
-    alone: Mapping[str, Cell],
-    groups: Mapping[str, str] | None,
-) -> Study:
-    """Return the perplexities of the causal study: exp(loss); forgetting is a difference of losses."""
-    loss = tables["loss"]
-    estimates, last = loss.estimates(), len(loss.rows) - 1
-
-    def perplexity(row: int, name: str) -> float | None:
-        cell = estimates.get((loss.rows[row], name))
-        return None if cell is None or cell.value is None else _exp(cell.value)
-
-    lists = dict[str, dict[str, float | None]]()
-    lists["zero_shot"] = {name: perplexity(0, name) for name in domains}
-    lists["fine_tuned_alone"] = {n: _exp(METRICS["loss"].score(alone[n])) if n in alone else None for n in domains}
-    seen = list(enumerate(domains[:last], 1))
-    lists["continual"] = {name: perplexity(stage, name) for stage, name in seen}
-    lists["last_checkpoint"] = {name: perplexity(last, name) for _, name in seen}
-    for key in ("forgotten", "forgotten_max"):
-        of: Estimates = getattr(summary, key)
-        lists[key] = {name: each.value for name, each in of.items() if name != MEAN}
-    median: dict[str, float | None] = {}
-    for key, each in lists.items():
-        values = [value for value in each.values() if value is not None]
-        median[key] = float(np.median(values)) if values else None
-    transfer = {}
-    for name, table in tables.items():
-        if name in LOGARITHMIC and domains:
-            metric = METRICS[name]
-            known = {domain: metric.score(cell) for domain, cell in alone.items() if metric.applies(cell)}
-            row_of = {label: row for row, label in enumerate(table.rows)}
-            scores = {(row_of[row], column): value for row, column, value, *_ in table.cells}
-            transfer[name] = StreamLosses.of(table.rows, table.columns, scores, known, groups).spread()
-    return Study(**lists, median=median, transfer=transfer)
-
-
-def _exp(loss: float) -> float | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # too large for a float: null rather than infinite
-        value = float(np.exp(loss))
-    return value if np.isfinite(value) else None
+def _alone(tables: Iterable[str], cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
+    """Return metric → domain → score of the model that was trained on that domain alone."""
+    alone: dict[str, dict[str, float]] = {}
+    for name in tables:
+        for domain, cell in cells.items():
+            if METRICS[name].applies(cell) and np.isfinite(score := METRICS[name].score(cell)):
+                alone.setdefault(name, {})[domain] = float(score)
+    return alone

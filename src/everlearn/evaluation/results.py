@@ -7,7 +7,8 @@ quantities are defined in :mod:`everlearn.evaluation.quantities`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -160,38 +161,6 @@ class Summary(Part):
         return {key: value for key, value in handler(self).items() if value or not key.startswith("share_forgotten")}
 
 
-class Spread(Part):
-    """Mean and median of a measure over several domains."""
-
-    mean: Number
-    """Mean over the domains."""
-    median: Number
-    """Median over the domains."""
-    domains: int
-    """Number of domains that have the measure."""
-
-
-class Study(Part):
-    """Perplexities by domain, with the names of the causal study, and forgetting in nats (log-perplexity)."""
-
-    zero_shot: dict[str, Number | None] = {}
-    """ZS: the base model."""
-    fine_tuned_alone: dict[str, Number | None] = {}
-    """FT: the base model trained on this domain alone; null if that was not run."""
-    continual: dict[str, Number | None] = {}
-    """CPT: right after the domain was learnt."""
-    last_checkpoint: dict[str, Number | None] = {}
-    """LC: the last checkpoint, on domains seen so far."""
-    forgotten: dict[str, Number | None] = {}
-    """FG: log LC − log CPT, on earlier domains."""
-    forgotten_max: dict[str, Number | None] = {}
-    """FG, max form: log LC − the lowest log-perplexity since the domain was learnt."""
-    median: dict[str, Number | None] = {}
-    """Median of each of the above over its domains; a mean of perplexities would be dominated by outliers."""
-    transfer: dict[str, dict[str, dict[str, Spread]]] = {}
-    """Metric of text → measure (:data:`everlearn.evaluation.transfer.MEASURES`) → ``all``, and each super-domain."""
-
-
 class Took(Part):
     """``_time.json`` beside the cells of a row."""
 
@@ -331,14 +300,22 @@ class Results(RunFacts):
     """Metric → scores, in the order of :data:`everlearn.evaluation.metrics.METRICS`."""
     summary: dict[str, Summary] = {}
     """Metric → quantities."""
-    study: Study = Study()
-    """The causal study's perplexities."""
+    alone: dict[str, dict[str, Number]] = {}
+    """Metric of text → domain → score of the base model trained on that domain alone (`evaluation.alone`)."""
     cost: Spent = Spent()
     """Time and memory."""
     mixture: list[Share] = []
     """Shares of the sources that were mixed in."""
     notes: list[str] = []
     """Sentences for the reader of the results."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, raw: Any) -> Any:
+        """Read files that were written before the group `alone`, which have `study`: perplexities."""
+        if isinstance(raw, Mapping) and "study" in raw:
+            return {key: value for key, value in raw.items() if key != "study"} | {"alone": alone_of(raw)}
+        return raw
 
     def save(self, path: Path) -> None:
         """Write ``results.json`` atomically, with a line for each score; `path` is the file."""
@@ -360,6 +337,16 @@ class Results(RunFacts):
             RunError: the file is missing, damaged or of another version.
         """
         return read(cls, path / FILE if path.is_dir() else path)
+
+
+def alone_of(raw: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the group `alone` of a ``results.json``, also of one that has perplexities of a `study` instead."""
+    if isinstance(raw.get("alone"), Mapping):
+        return dict(raw["alone"])
+    study = raw.get("study")
+    known = study.get("fine_tuned_alone") if isinstance(study, Mapping) else None
+    found = {name: math.log(value) for name, value in (known or {}).items() if isinstance(value, float) and value > 0}
+    return {"loss": found} if found else {}
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

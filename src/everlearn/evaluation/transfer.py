@@ -31,7 +31,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from everlearn.evaluation.quantities import QUANTITIES, Quantity, Scores
-from everlearn.evaluation.results import Spread
 from everlearn.evaluation.statistics import Floats
 
 ALONE = -1
@@ -102,6 +101,21 @@ MEASURES: dict[str, Quantity] = {
     )
 }
 """The study's measures by name; all apply to columns of a domain."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One measure over several domains.
+
+    Attributes:
+        mean: over them.
+        median: over them.
+        domains: how many have it.
+    """
+
+    mean: float
+    median: float
+    domains: int
 
 
 @dataclass(frozen=True)

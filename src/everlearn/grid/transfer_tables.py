@@ -8,8 +8,7 @@ from statistics import fmean, median
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.intervals import over_runs
-from everlearn.evaluation.results import Spread
-from everlearn.evaluation.transfer import ALL, StreamLosses
+from everlearn.evaluation.transfer import ALL, Spread, StreamLosses
 from everlearn.report.tables import Table, TableCell
 
 UNIT = "bits/byte"

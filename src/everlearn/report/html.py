@@ -25,10 +25,9 @@ from everlearn.report.figures import Plate, draw, in_section
 from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.tradeoff import Standing, Standings
-from everlearn.report.run_tables import cost_table, mixture_table, stage_table, study_table, task_table
+from everlearn.report.run_tables import cost_table, mixture_table, stage_table, task_table
 from everlearn.report.sections import further_sections
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
-from everlearn.report.transfer import saturation_table, transfer_table
 from everlearn.report.verdict import paragraphs, recommended
 from everlearn.wording import count
 
@@ -94,7 +93,6 @@ def page(comparison: Comparison) -> str:
         tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
         cost=cost_table(comparison) if any(run.domains for run in comparison.runs) else None,
         stages=[table for run in shown if (table := stage_table(*run))],
-        studies=_studies(comparison, best),
         mixtures=[table for run in shown if (table := mixture_table(*run))],
         further=further_sections(comparison),
         notes=comparison.notes,
@@ -115,14 +113,6 @@ def _of_one_run(comparison: Comparison, pool: int) -> str:
     """Return the label of a pool's first run where it is shown alone."""
     pooled = comparison.pools[pool]
     return pooled.label + (f", seed {pooled.seeds[0]}" if len(pooled.runs) > 1 else "")
-
-
-def _studies(comparison: Comparison, best: Sequence[int]) -> list[Table]:
-    """Return the tables of the causal study, for the pools that have its numbers."""
-    shown = [(comparison.labels[pool], comparison.pools[pool].runs) for pool in best]
-    tables = [table for make in (study_table, transfer_table) for runs in shown if (table := make(*runs))]
-    saturated = saturation_table(comparison) if tables else None
-    return [*tables, *([saturated] if saturated else [])]
 
 
 def top_figure(comparison: Comparison) -> list[Plate]:

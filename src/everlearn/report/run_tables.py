@@ -1,10 +1,6 @@
-"""Make the tables of a report besides the comparison: end tasks, cost, stages, the causal study, mixtures."""
+"""Make the tables of a report besides the comparison: end tasks, cost, stages, mixtures."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from statistics import fmean, geometric_mean
-from typing import Any
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
@@ -13,7 +9,6 @@ from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
 from everlearn.report.drawing import SERIES
 from everlearn.report.tables import BRIEF, Table, TableCell
-from everlearn.wording import count
 
 
 def task_table(comparison: Comparison, metric: str) -> Table:
@@ -98,51 +93,6 @@ def stage_table(label: str, run: Run) -> Table | None:
         rows.append((str(stage.get("domain")), (*cells, TableCell(fmt.fixed(seen["final_loss"])))))
     header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
     return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
-
-
-def study_table(label: str, runs: Sequence[Run]) -> Table | None:
-    """Make a table of perplexities with the causal study's names; geometric means over several seeds.
-
-    Args:
-        label: label of the pool.
-        runs: the runs of the pool.
-    """
-    run = runs[0]
-    studies = [each.results.get("study") or {} for each in runs]
-    keys = ("zero_shot", "fine_tuned_alone", "continual", "last_checkpoint", "forgotten")
-    if run.results.get("objective") != "causal" or not any(study.get(key) for study in studies for key in keys):
-        return None
-
-    def mean(key: str, values: list[Any]) -> float | None:
-        known = [value for each in values if (value := number(each)) is not None]
-        if len(known) < len(runs):
-            return None
-        return fmean(known) if key == "forgotten" or len(known) == 1 or min(known) <= 0 else geometric_mean(known)
-
-    values = {key: {d: mean(key, [(s.get(key) or {}).get(d) for s in studies]) for d in run.domains} for key in keys}
-    median = {key: mean(key, [(s.get("median") or {}).get(key) for s in studies]) for key in keys}
-    places = {key: 3 if key == "forgotten" else fmt.decimals(values["zero_shot"].values()) for key in keys}
-    rows = [(d, tuple(TableCell(fmt.fixed(values[k][d], places[k])) for k in keys)) for d in run.domains]
-    if any(value is not None for value in median.values()):
-        rows.append(("median", tuple(TableCell(fmt.fixed(median[k], places[k])) for k in keys)))
-    header = (
-        "Domain",
-        "Zero-shot (ZS)",
-        "Fine-tuned alone (FT)",
-        "Continual (CPT)",
-        "Last checkpoint (LC)",
-        "Forgotten",
-    )
-    caption = (
-        "Perplexities ↓: of the base model; trained on this domain alone; right after its stage; at the end of the "
-        "stream. Forgotten: log LC − log CPT, in nats per token."
-    )
-    if len(runs) > 1:
-        caption += (
-            f" Geometric means over {count(len(runs), 'seed')}; of what is forgotten, which is a "
-            "difference of logarithms, plain means."
-        )
-    return Table(f"{label}: the causal study", header, tuple(rows), caption)
 
 
 def mixture_table(label: str, run: Run) -> Table | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import Any
+from statistics import fmean, geometric_mean, median
 
 from everlearn import wording
 from everlearn.comparison import formatting as fmt
@@ -12,13 +12,26 @@ from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.recipe_differences import repeats
 from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
+from everlearn.evaluation.results import alone_of
 from everlearn.evaluation.saturation import Bucket, SaturationByGap, saturation
-from everlearn.evaluation.transfer import ALL, MEASURES, StreamLosses
+from everlearn.evaluation.transfer import ALL, MEASURES, Spread, StreamLosses
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures import draw
+from everlearn.report.sections import Section, section
 from everlearn.report.tables import Table, TableCell
 
 LOSS, BITS, CONTENT = "loss", "bits_per_byte", "content_loss"
-Spreads = dict[str, Any]
+Spreads = Mapping[str, Mapping[str, Spread]]
 """Measure → super-domain → mean, median and number of domains."""
+PERPLEXITIES = {
+    "zero_shot": "Zero-shot (ZS)",
+    "fine_tuned_alone": "Fine-tuned alone (FT)",
+    "continual": "Continual (CPT)",
+    "last_checkpoint": "Last checkpoint (LC)",
+    "forgotten": "Forgotten",
+}
+LARGEST = 700.0
+"""Losses from here on have a perplexity that no float holds."""
 
 
 def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
@@ -27,7 +40,8 @@ def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
     if matrix is None or not run.domains:
         return None
     scores = {place: estimate.value for place, estimate in matrix.scores.items() if estimate.value is not None}
-    return StreamLosses.of(matrix.rows, matrix.columns, scores, groups=run.groups)
+    alone = {name: float(value) for name, value in alone_of(run.results).get(metric, {}).items()}
+    return StreamLosses.of(matrix.rows, matrix.columns, scores, alone, run.groups)
 
 
 def saturations(comparison: Comparison) -> dict[str, SaturationByGap]:
@@ -63,6 +77,79 @@ def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
     return by_method
 
 
+@section("causal study")
+def causal_study(comparison: Comparison) -> Section | None:
+    """Return the study's numbers of the runs that have them; of long streams whether later stages forget more."""
+    shown = [(comparison.labels[pool], comparison.pools[pool].runs) for pool in comparison.ranking[:SERIES]]
+    found = [table for make in (perplexity_table, transfer_table) for runs in shown if (table := make(*runs))]
+    if not found:
+        return None
+    saturated = saturation_table(comparison)
+    tables = [*found, *([saturated] if saturated else [])]
+    return Section("Causal study", plates=draw("saturation", comparison), tables=tables)
+
+
+def perplexity_table(label: str, runs: Sequence[Run]) -> Table | None:
+    """Return perplexities as the causal study names them; of several seeds their geometric means.
+
+    Args:
+        label: what the runs are called.
+        runs: of one pool.
+    """
+    run, studies = runs[0], [_perplexities(each) for each in runs]
+    if run.results.get("objective") != "causal" or not any(own for study in studies for own in study.values()):
+        return None
+
+    def mean(key: str, known: list[float | None]) -> float | None:
+        values = [value for value in known if value is not None]
+        if len(values) < len(runs):
+            return None
+        return fmean(values) if key == "forgotten" or len(values) == 1 else geometric_mean(values)
+
+    each = {key: {d: mean(key, [study[key].get(d) for study in studies]) for d in run.domains} for key in PERPLEXITIES}
+    medians = {
+        key: mean(key, [median(study[key].values()) if study[key] else None for study in studies])
+        for key in PERPLEXITIES
+    }
+    places = {key: 3 if key == "forgotten" else fmt.decimals(each["zero_shot"].values()) for key in PERPLEXITIES}
+    rows = [(d, tuple(TableCell(fmt.fixed(each[k][d], places[k])) for k in PERPLEXITIES)) for d in run.domains]
+    rows.append(("median", tuple(TableCell(fmt.fixed(medians[k], places[k])) for k in PERPLEXITIES)))
+    caption = (
+        "Perplexities ↓: of the base model; trained on this domain alone; right after its stage; at the end of the "
+        "stream. Forgotten: log LC − log CPT, in nats per token."
+    )
+    if len(runs) > 1:
+        caption += (
+            f" Geometric means over {wording.count(len(runs), 'seed')} (of what is forgotten, and so of "
+            "the logarithms, plain means)."
+        )
+    return Table(f"{label}: the causal study", ("Domain", *PERPLEXITIES.values()), tuple(rows), caption)
+
+
+def _perplexities(run: Run) -> dict[str, dict[str, float]]:
+    """Return a key of :data:`PERPLEXITIES` → domain → its value, where it is known; forgetting in nats."""
+    found: dict[str, dict[str, float]] = {key: {} for key in PERPLEXITIES}
+    matrix = run.matrices.get(LOSS)
+    if matrix is None:
+        return found
+    alone, last = alone_of(run.results).get(LOSS, {}), len(matrix.rows) - 1
+    for name in run.domains:
+        stage = matrix.own_stage(name)
+        learnt, end = (None, None) if stage is None else (matrix.cell(row, name).value for row in (stage, last))
+        losses = {
+            "zero_shot": matrix.cell(0, name).value,
+            "fine_tuned_alone": number(alone.get(name)),
+            "continual": learnt,
+            "last_checkpoint": end,
+        }
+        for key, loss in losses.items():
+            if loss is not None and loss < LARGEST:
+                found[key][name] = math.exp(loss)
+        if stage is not None and stage < last and learnt is not None and end is not None:
+            found["forgotten"][name] = end - learnt
+    return found
+
+
 def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
     """Make a table of the study's measures: means over domains, with medians; of all and of each super-domain.
 
@@ -71,7 +158,7 @@ def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
         runs: the runs of the pool; the numbers are means over them.
     """
     run = runs[0]
-    nats, bits, content = (_over_seeds([_transfer(each, metric) for each in runs]) for metric in (LOSS, BITS, CONTENT))
+    nats, bits, content = (_over_seeds([_spread_of(each, metric) for each in runs]) for metric in (LOSS, BITS, CONTENT))
     if len(run.domains) < 2 or not nats or not (run.groups or run.results.get("objective") == "causal"):
         return None
     groups = list(dict.fromkeys(group for spread in nats.values() for group in spread if group != ALL))
@@ -82,7 +169,7 @@ def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
         *((f"{group} (nats/token)", nats, group) for group in groups),
     ]
     rows = [
-        (measure.title, tuple(_spread((spreads.get(key) or {}).get(group) or {}) for _, spreads, group in columns))
+        (measure.title, tuple(_spread(spreads.get(key, {}).get(group)) for _, spreads, group in columns))
         for key, measure in MEASURES.items()
         if key in nats
     ]
@@ -98,24 +185,23 @@ def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
     return Table(f"{label}: transfer", header, tuple(rows), caption)
 
 
-def _transfer(run: Run, metric: str) -> Spreads:
-    study: Mapping[str, Any] = run.results.get("study") or {}
-    return dict((study.get("transfer") or {}).get(metric) or {})
+def _spread_of(run: Run, metric: str) -> Spreads:
+    stream = stream_of(run, metric)
+    return {} if stream is None else stream.spread()
 
 
 def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
-    """Return measure → group → means over the runs; what one run lacks is absent."""
+    """Return measure → group → means over the runs of mean, median and number of domains; what one lacks is absent."""
     first, *others = runs
-    averaged: Spreads = {}
-    for key, groups in first.items():
-        for group, spread in groups.items():
-            if not all(group in each.get(key, {}) for each in others):
-                continue
-            values = {name: [number(each[key][group].get(name)) for each in runs] for name in spread}
-            known = {name: [v for v in each if v is not None] for name, each in values.items()}
-            means = {name: sum(each) / len(each) for name, each in known.items() if len(each) == len(runs)}
-            averaged.setdefault(key, {})[group] = means
-    return averaged
+    return {
+        key: {
+            group: Spread(*(fmean(getattr(each[key][group], name) for each in runs) for name in vars(spread)))
+            for group, spread in groups.items()
+            if all(group in each.get(key, {}) for each in others)
+        }
+        for key, groups in first.items()
+        if all(key in each for each in others)
+    }
 
 
 def half_width(run: Run) -> float | None:
@@ -127,11 +213,11 @@ def half_width(run: Run) -> float | None:
     return median((high - low) / 2 for low, high in known) if known else None
 
 
-def _spread(found: Mapping[str, Any]) -> TableCell:
-    mean, middle, count = (number(found.get(key)) for key in ("mean", "median", "domains"))
-    if mean is None:
+def _spread(found: Spread | None) -> TableCell:
+    if found is None:
         return TableCell(fmt.MISSING)
-    return TableCell(fmt.fixed(mean, 3, signed=True), f"({fmt.fixed(middle, 3, signed=True)}, of {fmt.whole(count)})")
+    middle, count = fmt.fixed(found.median, 3, signed=True), fmt.whole(found.domains)
+    return TableCell(fmt.fixed(found.mean, 3, signed=True), f"({middle}, of {count})")
 
 
 def saturation_table(comparison: Comparison) -> Table | None:

@@ -13,7 +13,7 @@ from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.transfer import saturations, words
 
 
-@figure("saturation", title="Saturation", data=Comparison, section="study")
+@figure("saturation", title="Saturation", data=Comparison)
 def saturation(comparison: Comparison) -> Iterator[Plate]:
     """Draw a figure for each recipe, with its seeds together; at one gap the lines differ only in the bucket."""
     for label, compared in list(saturations(comparison).items())[:SERIES]:
