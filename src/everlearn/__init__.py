@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from everlearn.methods.tricks.siatl import SiATL
     from everlearn.methods.tricks.stream_schedule import StreamSchedule
     from everlearn.methods.tricks.ulmfit import ULMFiT
-    from everlearn.model.convolutional import CNNConfig, CNNForCausalLM
-    from everlearn.model.recurrent import LSTMConfig, LSTMForCausalLM
     from everlearn.model.vocabulary import extend_vocabulary
     from everlearn.protecting import protect
     from everlearn.report.run_results import RunResults
@@ -131,8 +129,6 @@ _WHERE = {
     "everlearn.methods.tricks.siatl": ("SiATL",),
     "everlearn.methods.tricks.stream_schedule": ("StreamSchedule",),
     "everlearn.methods.tricks.ulmfit": ("ULMFiT",),
-    "everlearn.model.convolutional": ("CNNConfig", "CNNForCausalLM"),
-    "everlearn.model.recurrent": ("LSTMConfig", "LSTMForCausalLM"),
     "everlearn.model.vocabulary": ("extend_vocabulary",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -159,8 +155,6 @@ __all__ = [
     "Adapter",
     "Budget",
     "CLoRA",
-    "CNNConfig",
-    "CNNForCausalLM",
     "ContinualLearner",
     "CorDA",
     "Corpus",
@@ -175,8 +169,6 @@ __all__ = [
     "HATAdapter",
     "IncLoRA",
     "KAdapter",
-    "LSTMConfig",
-    "LSTMForCausalLM",
     "LifelongMoE",
     "LoRA",
     "LoRANull",

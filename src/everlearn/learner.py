@@ -33,7 +33,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.gathering import Blueprint
 from everlearn.model.head import unwrap, without_mixed_precision
-from everlearn.model.loading import own_class
+from everlearn.model.loading import own_module
 from everlearn.report.run_results import RunResults
 from everlearn.run import exported_run, inputs, optimizer_state
 from everlearn.run.checks import checks, listed
@@ -208,10 +208,10 @@ class ContinualLearner(OpenRun):
         if self.processes.is_main_process:
             results.save(self.folder.results_file)
             recipe = files.read_text(self.folder.recipe_file)
-            own = own_class(
+            own = own_module(
                 self.recipe.model, self.folder.stage(len(self.recipe.domains), self.recipe.domains[-1].name)
             )
-            card = report.model_card(results, recipe, folder=self.folder.path, own_class=own)
+            card = report.model_card(results, recipe, folder=self.folder.path, own_module=own)
             files.write_text(self.folder.card_file, card)
             report.write_report([self.folder.path], self.folder.report_file)
             Outcome(self.recipe, self.folder).set_mark()

@@ -430,6 +430,12 @@ def _owner(module: str) -> str:
     return brought.package or brought.file or module.partition(".")[0]
 
 
+def distribution_of(module: str) -> str:
+    """Return the name of the distribution that a module is installed with; of its package where there is none."""
+    top = module.partition(".")[0]
+    return next(iter(metadata.packages_distributions().get(top, ())), top)
+
+
 def _reason(error: BaseException) -> str:
     sentence = first_line(error)
     kind = "" if isinstance(error, PluginError | TypeError) else f"{type(error).__name__}: "

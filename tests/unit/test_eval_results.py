@@ -101,6 +101,7 @@ def test_results_of_before_have_perplexities_of_a_study_instead(tmp_path):
     del raw["alone"]
     raw["study"] = {"zero_shot": {"a": 7.0}, "fine_tuned_alone": {"a": None, "b": float(np.exp(3))}}
     (tmp_path / "results.json").write_text(json.dumps(raw))
+    (tmp_path / "seal.json").unlink()
     assert Results.load(tmp_path) == found.model_copy(update={"alone": {"loss": {"b": pytest.approx(3)}}})
     check_types(raw, tmp_path)
 

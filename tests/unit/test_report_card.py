@@ -51,15 +51,15 @@ def test_the_body(results):
     assert "attention leaks" in card
 
 
-def test_a_model_of_everlearns_own_is_loaded_with_it(results):
+def test_a_model_that_transformers_does_not_know_is_loaded_with_its_module(results):
     """What the code block says is run elsewhere, where nothing was imported yet."""
-    card = model_card(results | {"objective": "causal"}, RECIPE, own_class="LSTMForCausalLM")
-    assert "```python\nfrom everlearn import LSTMForCausalLM" in card
-    assert "loads this way, with everlearn installed" in card
+    card = model_card(results | {"objective": "causal"}, RECIPE, own_module="pytest.model")
+    assert "```python\nimport pytest.model  #" in card
+    assert "loads this way, with pytest installed, which brings the architecture" in card
     assert "without everlearn" not in card
-    plain = model_card(results, RECIPE, own_class=None)
+    plain = model_card(results, RECIPE, own_module=None)
     assert "loads this way, without everlearn installed" in plain
-    assert "from everlearn import LSTM" not in plain
+    assert "from here on" not in plain
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_samples_are_rows_for_importance_and_no_others() -> None:
 
 def docs_recipe(monkeypatch: pytest.MonkeyPatch, order: Any = 0, **settings: Any) -> tuple[Recipe, list[str]]:
     asked: list[str] = []
-    monkeypatch.setattr(suites, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
+    monkeypatch.setattr(addresses, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
     keys = find_suite("docs").recipe(
         order, settings=Settings(**settings), data=None, method={"name": "das"}, seed=3, name="x", folder=Path("x")
     )

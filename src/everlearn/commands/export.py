@@ -20,7 +20,7 @@ from everlearn.errors import RunError
 from everlearn.evaluation import Results
 from everlearn.evaluation.results import StageFacts, read
 from everlearn.methods.base import REVEALS
-from everlearn.model.loading import load_config, load_model, load_tokenizer, own_class
+from everlearn.model.loading import load_config, load_model, load_tokenizer, own_module
 from everlearn.model.objectives import DEFAULT_OBJECTIVE
 from everlearn.model.peft_adapter import BESIDE, CONFIG, WEIGHTS, adapter_in, with_adapter
 from everlearn.model.structure import kind_of_config
@@ -281,7 +281,7 @@ def _card(
             as_scored=as_scored,
             steps=sum(stage.steps for stage in stages),
             tokens=sum(stage.tokens for stage in stages),
-            own_class=own_class(recipe.model, places[-1]),
+            own_module=own_module(recipe.model, places[-1]),
         ),
     )
 

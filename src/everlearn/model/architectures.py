@@ -161,12 +161,6 @@ def _bart() -> Architecture:
     return Architecture("encoder-decoder", "lm_head", (encoder, decoder))
 
 
-def _without_attention(*feed_forward: str, recurrent: bool = False) -> Architecture:
-    *inputs, output = feed_forward
-    stack = Stack("layers", (), FeedForward(tuple(inputs), output), recurrent=recurrent)
-    return Architecture("decoder", "lm_head", (stack,))
-
-
 for _name, _entry in {
     "bert": _bert("cls"),
     "roberta": _bert("lm_head"),
@@ -208,7 +202,5 @@ for _name, _entry in {
     **{name: _llama() for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")},
     **{name: _t5() for name in ("t5", "mt5")},
     **{name: _bart() for name in ("bart", "mbart")},
-    "everlearn-lstm": _without_attention("input_gates", "state_gates", "projection", recurrent=True),
-    "everlearn-cnn": _without_attention("convolution", "output"),
 }.items():
     register_architecture(_name, _entry)

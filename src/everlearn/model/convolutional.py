@@ -98,4 +98,4 @@ class CNNForSequenceClassification(CNNPreTrained, NoAttentionForSequenceClassifi
     body = CNNModel
 
 
-make_known(CNNConfig, CNNModel, CNNForCausalLM, CNNForSequenceClassification)
+make_known(CNNConfig, CNNModel, CNNForCausalLM, CNNForSequenceClassification, "convolution", "output")

@@ -24,13 +24,11 @@ from transformers import (
 
 from everlearn import files, plugins
 from everlearn.errors import EverlearnError, ModelError, RecipeError, did_you_mean, first_line
-from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.architectures import architectures
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model
 from everlearn.model.structure import architecture_of, language_model_class
-from everlearn.model.without_attention import OWN_CLASSES
 from everlearn.seeding import seeded
 from everlearn.wording import count
 
@@ -139,16 +137,7 @@ def load_config(recipe: Model) -> Any:
     check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
         base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of its base model
-        if plugins.names("architectures"):  # one of them may be a class that transformers does not know yet
-            known, _ = PreTrainedConfig.get_config_dict(
-                base[0] if base else recipe.path, revision=base[1] if base else recipe.revision
-            )
-            plugins.find("architectures", str(known.get("model_type")))
-        config = AutoConfig.from_pretrained(
-            base[0] if base else recipe.path,
-            revision=base[1] if base else recipe.revision,
-            trust_remote_code=recipe.trust_remote_code,
-        )
+        config = config_of(*(base or (recipe.path, recipe.revision)), recipe.trust_remote_code)
     for name, value in (recipe.config or {}).items():
         if not hasattr(config, name):
             raise ModelError(
@@ -170,8 +159,16 @@ def _check_sizes(config: Any, where: str) -> None:
             raise ModelError(f"{where} has {name}: {size}; it must be 1 or more.")
 
 
-def own_class(recipe: Model, saved: Path) -> str | None:
-    """Return the class of everlearn that is needed to load a model; None if transformers can load it.
+def config_of(path: str, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """Return the configuration of a checkpoint, whose architecture an installed plugin may bring."""
+    if plugins.names("architectures"):
+        known, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+        plugins.find("architectures", str(known.get("model_type")))
+    return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def own_module(recipe: Model, saved: Path) -> str | None:
+    """Return the module that must be imported to load a model; None if transformers can load it.
 
     Args:
         recipe: the base model.
@@ -182,7 +179,9 @@ def own_class(recipe: Model, saved: Path) -> str | None:
         if (folder / "config.json").is_file():
             model_type = str(files.read_json(folder / "config.json").get("model_type", ""))
             break
-    return OWN_CLASSES.get(model_type)
+    plugins.find("architectures", model_type)
+    module = str(CONFIG_MAPPING[model_type].__module__) if model_type in CONFIG_MAPPING else "transformers"
+    return None if module.partition(".")[0] in ("transformers", "transformers_modules") else module
 
 
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:

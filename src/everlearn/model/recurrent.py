@@ -98,4 +98,8 @@ class LSTMForSequenceClassification(LSTMPreTrained, NoAttentionForSequenceClassi
     body = LSTMModel
 
 
-make_known(LSTMConfig, LSTMModel, LSTMForCausalLM, LSTMForSequenceClassification)
+make_known(
+    *(LSTMConfig, LSTMModel, LSTMForCausalLM, LSTMForSequenceClassification),
+    *("input_gates", "state_gates", "projection"),
+    recurrent=True,
+)

@@ -30,6 +30,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 
+from everlearn.model.architectures import Architecture, FeedForward, Stack, register_architecture
 from everlearn.model.packed import documents, so_far
 
 Pooling = Literal["last", "max", "mean"]
@@ -254,18 +255,27 @@ class NoAttentionForSequenceClassification(NoAttentionPreTrained):
         return SequenceClassifierOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
 
-OWN_CLASSES: dict[str, str] = {}
-"""``config.model_type`` → the class of everlearn that must be imported before transformers can load the model."""
-
-
 def make_known(
     config: type[NoAttentionConfig],
     model: type[NoAttentionModel],
     causal: type[NoAttentionForCausalLM],
     classifier: type[NoAttentionForSequenceClassification],
+    *projections: str,
+    recurrent: bool = False,
 ) -> None:
-    """Register the models with the Auto classes of transformers."""
-    OWN_CLASSES[config.model_type] = causal.__name__
+    """Register the models with the Auto classes of transformers, and where their projections are.
+
+    Args:
+        config: their configuration.
+        model: without a head.
+        causal: the language model.
+        classifier: the text classifier.
+        projections: paths of a layer's projections, the output last.
+        recurrent: whether a layer calls them once per token.
+    """
+    *inputs, output = projections
+    stack = Stack("layers", (), FeedForward(tuple(inputs), output), recurrent=recurrent)
+    register_architecture(config.model_type, Architecture("decoder", "lm_head", (stack,)))
     AutoConfig.register(config.model_type, config)
     AutoModel.register(config, model)
     AutoModelForCausalLM.register(config, causal)

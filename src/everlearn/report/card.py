@@ -13,6 +13,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison, compare_runs
 from everlearn.comparison.runs import Run, from_results
 from everlearn.config.public_paths import recipe_without_folders
+from everlearn.plugins import distribution_of
 from everlearn.report.tables import all_tables, escape_markdown, markdown_table
 from everlearn.report.verdict import verdict
 
@@ -32,7 +33,7 @@ def model_card(
     folder: Path | None = None,
     base_model: str | None = None,
     architecture: str | None = None,
-    own_class: str | None = None,
+    own_module: str | None = None,
 ) -> str:
     """Return a README.md with the hub's front matter, the results, and how to load and to reproduce the model.
 
@@ -43,7 +44,7 @@ def model_card(
         base_model: Hub id of the model from which training started. Default: the results' `model`, if it looks like a
             hub id.
         architecture: Name of the transformers class that loads the model. Default: the objective's Auto class.
-        own_class: The class of everlearn that must be imported first, if the architecture is one of everlearn's.
+        own_module: The module that must be imported first, if the architecture is not one of transformers.
 
     Raises:
         RunError: `results` are not a run's results.
@@ -68,8 +69,8 @@ def model_card(
         escape_markdown(" ".join(verdict(comparison))),
         *(markdown_table(table, level=3) for table in all_tables(comparison)),
         "## Use",
-        fenced("python", importing(own_class) + _usage(run, architecture or loader)),
-        f"Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, {needing(own_class)}. To give a "
+        fenced("python", importing(own_module) + _usage(run, architecture or loader)),
+        f"Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, {needing(own_module)}. To give a "
         "model away, `everlearn export` it: a stage's folder may hold training text (`memory/`).",
         *_beside(run),
         *_methods(run),
@@ -110,16 +111,16 @@ def _usage(run: Run, loader: str) -> str:
     )
 
 
-def importing(own_class: str | None) -> str:
-    """Return the import without which transformers does not know the architecture; empty if it is not needed."""
-    return (
-        f"from everlearn import {own_class}  # transformers knows the architecture from here on\n" if own_class else ""
-    )
+def importing(own_module: str | None) -> str:
+    """Return the line without which transformers does not know the model."""
+    return f"import {own_module}  # transformers knows the architecture from here on\n" if own_module else ""
 
 
-def needing(own_class: str | None) -> str:
-    """Return whether everlearn must be installed, in words."""
-    return "with everlearn installed: the architecture is its own" if own_class else "without everlearn installed"
+def needing(own_module: str | None) -> str:
+    """Return what has to be installed to load a model."""
+    if own_module is None:
+        return "without everlearn installed"
+    return f"with {distribution_of(own_module)} installed, which brings the architecture"
 
 
 def _beside(run: Run) -> list[str]:

@@ -46,7 +46,7 @@ class Exported:
         as_scored: whether the model alone is the one that was scored.
         steps: optimizer steps up to this stage.
         tokens: tokens trained on up to this stage.
-        own_class: the class of everlearn that must be imported first, if the architecture is one of everlearn's.
+        own_module: the module that must be imported first, if the architecture is not one of transformers.
     """
 
     row: str
@@ -60,7 +60,7 @@ class Exported:
     as_scored: bool = True
     steps: int = 0
     tokens: int = 0
-    own_class: str | None = None
+    own_module: str | None = None
 
     @property
     def learnt(self) -> list[str]:
@@ -125,8 +125,8 @@ def export_card(results: Results, exported: Exported) -> str:
         _introduction(results, exported),
         *_scores(results, exported),
         "## Use",
-        fenced("python", importing(exported.own_class) + _usage(exported, loader)),
-        *([f"It loads {needing(exported.own_class)}."] if exported.own_class else []),
+        fenced("python", importing(exported.own_module) + _usage(exported, loader)),
+        *([f"It loads {needing(exported.own_module)}."] if exported.own_module else []),
         *_memory(exported),
         "## Methods",
         "\n".join(

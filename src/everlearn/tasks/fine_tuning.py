@@ -20,14 +20,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from everlearn.errors import DataError, ModelError, TrainingDiverged, first_line
 from everlearn.evaluation.cell import Cell, classification_cell
 from everlearn.evaluation.statistics import generator
-from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
+from everlearn.model.loading import config_of
 from everlearn.predictors.predictor import Checkpoint, Predictor, Prepare, models_of
 from everlearn.seeding import seeded
 
@@ -324,7 +324,7 @@ def _classifier(
         )
     with _without_notices():
         try:
-            config = AutoConfig.from_pretrained(model)
+            config = config_of(str(model))
             if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
                 raise ModelError(
                     f"End task '{task}' cannot be fine-tuned on a model of type '{config.model_type}': transformers "
