@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everlearn import suites
+from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError
 from everlearn.methods import build, names
