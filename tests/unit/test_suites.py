@@ -45,7 +45,7 @@ def test_a_new_suite_registers_itself(monkeypatch: pytest.MonkeyPatch, tmp_path:
             return tmp_path / inside
 
     assert SUITES["own"].locate("a") == tmp_path / "a"
-    assert suites.locate("own/a.txt") == tmp_path / "a.txt"
+    assert addresses.locate("own/a.txt") == tmp_path / "a.txt"
     with pytest.raises(RecipeError, match=r"no suite 'owm'.*Did you mean 'own'"):
         find_suite("owm")
 
