@@ -7,7 +7,6 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── MethodError                 a method is unknown, misconfigured or incompatible
 ├── RunError                    a run folder is missing, taken, damaged or of another recipe
 ├── PluginError                 what another package brings is missing or cannot be imported
-├── SandboxError                programs that a model writes cannot be run safely here
 └── TrainingDiverged            the loss is no longer finite
 """
 
@@ -51,10 +50,6 @@ class RunError(EverlearnError):
 
 class PluginError(EverlearnError):
     """What another package brings is missing, broken, or has a name that is taken."""
-
-
-class SandboxError(EverlearnError):
-    """Programs that a model writes cannot be run safely here."""
 
 
 class TrainingDiverged(EverlearnError):

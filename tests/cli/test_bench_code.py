@@ -14,11 +14,12 @@ from cli_project import Project
 from everlearn.comparison.during_training import Waypoint, axes, moments
 from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe, parse
-from everlearn.errors import DataError, RecipeError, SandboxError
+from everlearn.errors import DataError, RecipeError
 from everlearn.evaluation import Cell, task_path
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn.sandbox import check_available
+from everlearn.sandbox.errors import SandboxError
 from everlearn.suites import Settings, find_suite
 from everlearn.suites import locate as located
 from everlearn.suites.code import VARIABLE, build, corpus

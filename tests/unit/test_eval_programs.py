@@ -16,13 +16,14 @@ import torch
 
 import tiny
 from everlearn.data.tokenize import Encoder
-from everlearn.errors import DataError, ModelError, RecipeError, SandboxError
+from everlearn.errors import DataError, ModelError, RecipeError
 from everlearn.evaluation import METRICS, Cell, make_task
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn.sandbox import Verdict, check_available
+from everlearn.sandbox.errors import SandboxError
 from everlearn.suites.code import VARIABLE
 from everlearn.tasks.programs import pass_at
 

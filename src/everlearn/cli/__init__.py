@@ -26,7 +26,6 @@ from everlearn.errors import EverlearnError, did_you_mean
 from everlearn.version import __version__
 
 VERBS = {
-    "demo": "Start",
     "init": "Start",
     "validate": "Before a run",
     "data": "Before a run",
@@ -37,7 +36,6 @@ VERBS = {
     "resume": "Run",
     "learn": "Run",
     "sweep": "Run",
-    "bench": "Run",
     "report": "Look",
     "diff": "Look",
     "evaluate": "Look",

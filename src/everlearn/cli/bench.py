@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FETCH = "fetch"
 """Value of `--data` that downloads the data."""
 
+HEADING = "Run"
+
 
 def command(
     suite: Annotated[str, typer.Argument(metavar="SUITE", help="The suite, for example six-domains.")],

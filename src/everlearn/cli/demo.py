@@ -9,6 +9,8 @@ import typer
 
 from everlearn.cli.common import Overrides, Quiet, conclude, telling
 
+HEADING = "Start"
+
 
 def command(
     overrides: Overrides = None,

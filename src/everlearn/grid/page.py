@@ -327,7 +327,7 @@ class GridPage:
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         learnt = len(self.cells[0].domains)
         return render(
-            "bench.html.jinja",
+            "grid.html.jinja",
             title=f"{self.template.name}: {len(self.lines)} ways to learn {learnt} domain{'s' * (learnt != 1)}",
             version=__version__,
             verdict=[] if self.comparison is None else paragraphs(self.comparison),

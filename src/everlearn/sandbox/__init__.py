@@ -5,6 +5,7 @@ may read is Python's standard library (Landlock); how much it may take is limite
 privileges, as root, and inside a container. Where the kernel lacks any of it nothing is run.
 """
 
+from everlearn.sandbox.errors import SandboxError
 from everlearn.sandbox.running import ALLOWANCE, Allowance, Verdict, check_available, run_programs
 
-__all__ = ["ALLOWANCE", "Allowance", "Verdict", "check_available", "run_programs"]
+__all__ = ["ALLOWANCE", "Allowance", "SandboxError", "Verdict", "check_available", "run_programs"]

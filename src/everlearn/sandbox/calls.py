@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from everlearn.errors import SandboxError
+from everlearn.sandbox.errors import SandboxError
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Machine → its column in the table, and what the kernel calls it (AUDIT_ARCH)."""
