@@ -62,7 +62,7 @@ wheel: install
 
 base: install
 	$(BIN)/everlearn run recipes/base-docs.yaml
-	$(BIN)/python -m everlearn.suites.docs.ship runs/base-docs/stage-01-documentation
+	$(BIN)/python -m everlearn_bench.suites.docs.ship runs/base-docs/stage-01-documentation
 
 base-english: install
 	@test -n "$(DATA)" || { echo "Say where wikipedia and books are: make base-english DATA=folder"; exit 2; }

@@ -25,8 +25,8 @@ from everlearn.evaluation import METRICS, make_task
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint
-from everlearn.suites.code.files import find
-from everlearn.suites.code.suite import TASKS
+from everlearn_bench.suites.code.files import find
+from everlearn_bench.suites.code.suite import TASKS
 
 THEIRS: dict[str, dict[str, Any]] = {
     "hellaswag": {"doc_to_text": "{{query}}", "doc_to_choice": "choices", "doc_to_target": "{{gold}}"},

@@ -39,8 +39,8 @@ from everlearn.grid.runs import Job, RunFactory
 from everlearn.grid.summary import numbers
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import quiet
-from everlearn.suites import find_suite
-from everlearn.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite
+from everlearn_bench.suites.settings_file import load_settings
 
 KEYS = ("suite", "settings", "domains", "seed", "rows")
 SHOWN = ("accuracy", "accuracy_learnt", "accuracy_forgetting", "bits_drift")

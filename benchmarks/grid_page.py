@@ -17,11 +17,11 @@ from typing import Any
 
 from everlearn import files
 from everlearn.grid import load_results
-from everlearn.grid.claims_page import write_claims
 from everlearn.grid.page import GridPage
 from everlearn.grid.rows import entry_of
 from everlearn.report.tables import Table, TableCell, markdown_table
-from everlearn.suites import Suite, find_suite
+from everlearn_bench.claims.page import write_claims
+from everlearn_bench.suites import Suite, find_suite
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

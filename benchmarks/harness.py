@@ -48,7 +48,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import make_objective
 from everlearn.protecting.domain import as_its_class_computes
 from everlearn.run.trainer import StageTrainer
-from everlearn.suites.docs import base_path
+from everlearn_bench.suites.docs import base_path
 
 VOCABULARY = 8192
 LENGTH = 128

@@ -28,12 +28,12 @@ import torch
 
 from everlearn import files
 from everlearn.config.recipe import Recipe, load
-from everlearn.demo.demo import METHODS
-from everlearn.demo.demo import RECIPE as DEMO
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run.environment import environment
 from everlearn.run.progress import Advance, Reporter
+from everlearn_bench.demo.demo import METHODS
+from everlearn_bench.demo.demo import RECIPE as DEMO
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "kill-resume.json"
 DOMAINS = ("sympy", "networkx")

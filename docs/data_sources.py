@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everlearn.suites import SUITES, Suite
-from everlearn.suites.sources import Fetchable
+from everlearn_bench.suites import SUITES, Suite
+from everlearn_bench.suites.sources import Fetchable
 
 PAGE = Path(__file__).with_name("data-sources.md")
 HEAD = """\

@@ -18,11 +18,11 @@ import zipfile
 from pathlib import Path
 
 from everlearn import files
-from everlearn.demo.demo import METHODS
 from everlearn.report import Comparison, compare, markdown
 from everlearn.report.figures.registry import draw
 from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.standalone import standalone
+from everlearn_bench.demo.demo import METHODS
 
 HERE = Path(__file__).resolve().parent
 PAGE, PICTURE, RUNS = (HERE / "results" / name for name in ("demo.md", "demo.svg", "demo"))

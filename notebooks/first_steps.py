@@ -21,7 +21,7 @@ FOLDER = "runs/notebook"
 import json
 import shutil
 
-from everlearn.suites import locate
+from everlearn_bench.suites import locate
 
 shutil.rmtree(FOLDER, ignore_errors=True)  # a run that is there already would not be begun again
 with open(locate("docs/networkx/train.jsonl"), encoding="utf-8") as file:

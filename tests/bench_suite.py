@@ -9,8 +9,8 @@ from typing import Any
 
 import tiny
 from everlearn.errors import RecipeError
-from everlearn.suites import Published, Settings, Suite
-from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES
+from everlearn_bench.suites import Published, Settings, Suite
+from everlearn_bench.suites.six_domains.published import GROUPS, PAPER_NAMES
 
 DOMAINS = ("a", "b", "c")
 STEPS = 2

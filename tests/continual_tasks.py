@@ -11,8 +11,8 @@ from typing import Any
 import datasets
 
 import tiny
-from everlearn.suites.continual_tasks.hub import SETS
-from everlearn.suites.continual_tasks.tasks import TASKS
+from everlearn_bench.suites.continual_tasks.hub import SETS
+from everlearn_bench.suites.continual_tasks.tasks import TASKS
 
 
 def examples(name: str, count: int, seed: int = 0) -> list[dict[str, str]]:

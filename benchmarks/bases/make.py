@@ -54,7 +54,7 @@ from everlearn.model.objectives import make_objective
 from everlearn.predictors.block_losses import block_losses
 from everlearn.run.progress import Reporter
 from everlearn.seeding import seeded
-from everlearn.suites.pretraining import start_model, train_tokenizer
+from everlearn_bench.suites.pretraining import start_model, train_tokenizer
 
 HERE = Path(__file__).parent
 BUILD = Path("runs/bases")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from everlearn import files
 from everlearn.grid import load_results
-from everlearn.grid.claims_page import write_claims
 from everlearn.grid.page import GridPage
 from everlearn.report.standalone import standalone
 from everlearn.report.tables import markdown_table
-from everlearn.suites import find_suite
+from everlearn_bench.claims.page import write_claims
+from everlearn_bench.suites import find_suite
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

@@ -9,8 +9,8 @@ import numpy as np
 
 from everlearn.evaluation import Column, summarise
 from everlearn.evaluation.metrics import STANDARDISED
-from everlearn.grid.claims import FAILS, HOLDS, MISSING, OPEN, RUNS, Verdict
-from everlearn.grid.crossed_effects import CrossedMean, mean_of_these
+from everlearn_bench.claims.crossed_effects import CrossedMean, mean_of_these
+from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, OPEN, RUNS, Verdict
 
 Cell = Mapping[str, Any]
 NUMBERS = ("share_forgotten", "share_forgotten_per_step", "share_forgotten_clipped", "share_forgotten_clipped_per_step")

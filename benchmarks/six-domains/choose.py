@@ -19,7 +19,7 @@ from everlearn.config.recipe import parse
 from everlearn.files import write_json
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
-from everlearn.suites.six_domains import ORDERS, EndTasks, recipe
+from everlearn_bench.suites.six_domains import ORDERS, EndTasks, recipe
 
 HERE = Path(__file__).parent
 DOMAINS = ORDERS[0][:3]

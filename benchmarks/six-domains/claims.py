@@ -11,8 +11,8 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from everlearn.grid.claims_page import write_claims
-from everlearn.suites import find_suite
+from everlearn_bench.claims.page import write_claims
+from everlearn_bench.suites import find_suite
 
 HERE = Path(__file__).resolve().parent
 

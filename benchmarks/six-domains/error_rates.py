@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from everlearn.evaluation.statistics import Floats, permutation_test
-from everlearn.grid.crossed_effects import crossed_mean
+from everlearn_bench.claims.crossed_effects import crossed_mean
 
 TASKS, RUNS = (5, 6), (2, 3, 6)
 MIXTURES = ((0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1), (3, 0.3, 1), (0.3, 3, 1))

@@ -12,7 +12,7 @@ from pathlib import Path
 from everlearn import files
 from everlearn.grid import load_results
 from everlearn.grid.page import GridPage
-from everlearn.suites import find_suite
+from everlearn_bench.suites import find_suite
 
 HERE = Path(__file__).resolve().parent
 PAGES = {"results": "six-domains.md", "longer-results": "six-domains-longer.md"}

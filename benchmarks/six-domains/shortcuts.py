@@ -23,8 +23,8 @@ from everlearn.grid.rows import entry_of
 from everlearn.grid.summary import Line, summarise
 from everlearn.model.loading import quiet
 from everlearn.run.progress import Terminal
-from everlearn.suites import find_suite
-from everlearn.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite
+from everlearn_bench.suites.settings_file import load_settings
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "shortcuts"

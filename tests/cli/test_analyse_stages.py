@@ -8,7 +8,7 @@ import pytest
 
 from cli_project import Project
 from everlearn.comparison.runs import read_run
-from everlearn.report.transfer import stream_of
+from everlearn_bench.transfer_study.tables import stream_of
 
 
 def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Project) -> None:

@@ -15,7 +15,7 @@ from everlearn.errors import RecipeError, RunError
 from everlearn.files import write_text
 from everlearn.grid import Grid
 from everlearn.run.writable import check_place
-from everlearn.suites import SUITES
+from everlearn_bench.suites import SUITES
 
 
 @pytest.fixture

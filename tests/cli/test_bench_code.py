@@ -18,11 +18,11 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.evaluation import Cell, task_path
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
-from everlearn.sandbox import check_available
-from everlearn.sandbox.errors import SandboxError
-from everlearn.suites import Settings, find_suite
-from everlearn.suites import locate as located
-from everlearn.suites.code import VARIABLE, build, corpus
+from everlearn_bench.code_tasks.sandbox import check_available
+from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites import locate as located
+from everlearn_bench.suites.code import VARIABLE, build, corpus
 
 STEPS = 4
 ADD = {

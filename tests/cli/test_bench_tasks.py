@@ -11,9 +11,9 @@ import yaml
 
 import continual_tasks as small
 from cli_project import Project
-from everlearn.suites import SUITES
-from everlearn.suites.continual_tasks.suite import StandardCL
-from everlearn.suites.sources import Fetchable
+from everlearn_bench.suites import SUITES
+from everlearn_bench.suites.continual_tasks.suite import StandardCL
+from everlearn_bench.suites.sources import Fetchable
 
 TASKS = ("copa", "mnli")
 SETTINGS = {

@@ -26,8 +26,8 @@ from everlearn.data.documents import check_corpus
 from everlearn.grid import resolve
 from everlearn.methods import REGISTRY
 from everlearn.methods.base import KINDS, VARIANTS
-from everlearn.suites import find_suite
-from everlearn.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite
+from everlearn_bench.suites.settings_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))

@@ -8,12 +8,12 @@ import pytest
 
 from everlearn.commands.recommendation import METHOD
 from everlearn.config import recipe as recipes
-from everlearn.demo.demo import METHODS, RECIPE, run_demo
 from everlearn.errors import RunError
 from everlearn.model.loading import load_model
 from everlearn.report import compare
 from everlearn.run.progress import Reporter
-from everlearn.suites.docs import DOMAINS
+from everlearn_bench.demo.demo import METHODS, RECIPE, run_demo
+from everlearn_bench.suites.docs import DOMAINS
 
 LEARNT = [domain.name for domain in recipes.load(RECIPE).domains]
 

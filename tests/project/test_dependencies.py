@@ -26,7 +26,7 @@ OPTIONAL = {
     if extra not in NOT_FOR_USERS
     for text in texts
 }
-INSIDE = "sandbox/inside.py"
+INSIDE = "everlearn_bench/code_tasks/sandbox/inside.py"
 """Runs as a script of its own, on Linux only; nothing imports it."""
 POSIX_MODULES = {
     *("crypt", "curses", "fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"),
@@ -49,8 +49,8 @@ POSIX_NAMES = {
 GUARDED = {
     "run/environment.py": {"sysconf"},
     "run/folder.py": {"O_CLOEXEC", "O_NOFOLLOW"},
-    "sandbox/calls.py": None,
-    "sandbox/running.py": None,
+    "everlearn_bench/code_tasks/sandbox/calls.py": None,
+    "everlearn_bench/code_tasks/sandbox/running.py": None,
 }
 """Files in which such a name is reached only where it exists; None: any, since the sandbox asks for Linux first."""
 

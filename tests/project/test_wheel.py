@@ -111,7 +111,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
         names = set(wheel.namelist())
         metadata = wheel.read(f"everlearn-{everlearn.__version__}.dist-info/METADATA")
     package = {name.removeprefix("src/") for name in source_files("src")}
-    assert {"everlearn/suites/docs/base/model.safetensors", "everlearn/py.typed"} <= package
+    assert {"everlearn_bench/suites/docs/base/model.safetensors", "everlearn/py.typed"} <= package
     assert {name for name in names if ".dist-info/" not in name} == package
     assert any(name.endswith("licenses/LICENSE") for name in names)
     checked = Metadata.from_email(metadata, validate=True)  # the rules that PyPI checks

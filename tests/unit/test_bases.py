@@ -24,7 +24,7 @@ from everlearn.errors import ModelError
 from everlearn.files import digest, read_json
 from everlearn.methods import REGISTRY
 from everlearn.model.loading import check_complete, load_model, load_tokenizer, load_weights
-from everlearn.suites.pretraining import train_tokenizer
+from everlearn_bench.suites.pretraining import train_tokenizer
 
 BASES = Path(__file__).parents[2] / "benchmarks" / "bases"
 

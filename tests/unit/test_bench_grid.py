@@ -35,9 +35,9 @@ from everlearn.report.tables import markdown_table
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
-from everlearn.suites import Settings, find_suite
-from everlearn.suites.settings_file import load_settings
 from everlearn.tasks.labelled import EndTask, read_end_task
+from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites.settings_file import load_settings
 
 ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]
 EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from everlearn.grid.cells import CellResult, ScoreMatrix
-from everlearn.grid.long_streams import LongStreams
 from everlearn.grid.page import GridPage
-from everlearn.suites import find_suite
+from everlearn_bench.suites import find_suite
+from everlearn_bench.transfer_study.long_streams import LongStreams
 
 COUNT = 12
 M2D2 = find_suite("m2d2")

@@ -8,13 +8,13 @@ import pytest
 
 from everlearn.grid import CellResult, summarise
 from everlearn.grid.arrangements import shares_of_options
-from everlearn.grid.claims_page import page
-from everlearn.grid.constant_predictions import constant_table
 from everlearn.grid.page import GridPage
 from everlearn.grid.pairing import within
 from everlearn.grid.relative_to_plain import shares_of_plain
-from everlearn.suites import Suite as BaseSuite
 from everlearn.tasks.prompts import Question
+from everlearn_bench.claims.constant_predictions import constant_table
+from everlearn_bench.claims.page import page
+from everlearn_bench.suites import Suite as BaseSuite
 
 SCORES = {"a": 0.9, "b": 0.5, "c": 0.1}
 BITS = {"a": 4.0, "b": 8.0, "c": 20.0}

@@ -14,12 +14,12 @@ import tiny
 from everlearn.config.recipe import parse
 from everlearn.grid.cells import CellResult, ScoreMatrix
 from everlearn.grid.compute import evaluation_share
-from everlearn.grid.long_streams import LongStreams
 from everlearn.grid.page import GridPage
 from everlearn.grid.recipe_template import RecipeTemplate
 from everlearn.report.tables import Table
-from everlearn.suites import Settings, StreamSettings, find_suite
-from everlearn.suites import Suite as BaseSuite
+from everlearn_bench.suites import Settings, StreamSettings, find_suite
+from everlearn_bench.suites import Suite as BaseSuite
+from everlearn_bench.transfer_study.long_streams import LongStreams
 
 NAMES = [f"d{number}" for number in range(9)]
 GAINS = [1.0] * 8 + [1.9]

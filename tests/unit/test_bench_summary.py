@@ -26,9 +26,9 @@ from everlearn.grid.page import GridPage, status_table
 from everlearn.grid.summary import differences, numbers, stream_numbers
 from everlearn.methods import build
 from everlearn.report.tables import markdown_table
-from everlearn.suites import Published
-from everlearn.suites import Suite as BaseSuite
-from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES
+from everlearn_bench.suites import Published
+from everlearn_bench.suites import Suite as BaseSuite
+from everlearn_bench.suites.six_domains.published import GROUPS, PAPER_NAMES
 
 SETTINGS = {"steps": 2, "model": "tiny 0123", "corpora": {"a": ["1"]}}
 

@@ -22,7 +22,7 @@ from everlearn.grid.swept_options import swept
 from everlearn.report.figures import draw
 from everlearn.report.figures.frontiers import Frontiers
 from everlearn.report.figures.swept import Swept
-from everlearn.suites import Suite
+from everlearn_bench.suites import Suite
 
 
 def cell(entry: str, options: dict[str, Any], end: float = 1.0, seed: int = 1) -> CellResult:

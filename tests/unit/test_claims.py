@@ -13,17 +13,17 @@ import pytest
 from everlearn import files
 from everlearn.errors import RunError
 from everlearn.grid.cells import CellResult, PointScores, TaskScores
-from everlearn.grid.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, tasks_and_runs, verdict
-from everlearn.grid.claims_page import page, question, write_claims
-from everlearn.grid.constant_predictions import constant_table
-from everlearn.grid.crossed_effects import crossed_mean, holm, mean_of_these
-from everlearn.grid.order_effects import effect_tables, ends_table, order_table
 from everlearn.grid.pairing import aligned
 from everlearn.grid.rows import resolve
 from everlearn.grid.summary import numbers
-from everlearn.suites import Suite, find_suite
-from everlearn.suites.claims import Claim, ClaimQuestion
-from everlearn.suites.six_domains.claims import CLAIMS
+from everlearn_bench.claims.constant_predictions import constant_table
+from everlearn_bench.claims.crossed_effects import crossed_mean, holm, mean_of_these
+from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, tasks_and_runs, verdict
+from everlearn_bench.claims.order_effects import effect_tables, ends_table, order_table
+from everlearn_bench.claims.page import page, question, write_claims
+from everlearn_bench.suites import Suite, find_suite
+from everlearn_bench.suites.claims import Claim, ClaimQuestion
+from everlearn_bench.suites.six_domains.claims import CLAIMS
 
 SIX = find_suite("six-domains")
 

@@ -16,11 +16,11 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.grid import Grid
 from everlearn.grid.rows import our_name, resolve
 from everlearn.methods import names
-from everlearn.suites import Settings, find_suite, locate
-from everlearn.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file
-from everlearn.suites.continual_tasks.systems import COMPONENTS, GROUPS, ON_GRADIENT, SELECTORS, SYSTEMS, VARIED
-from everlearn.suites.continual_tasks.tasks import TASKS
-from everlearn.suites.derived import read_lines
+from everlearn_bench.suites import Settings, find_suite, locate
+from everlearn_bench.suites.cache import read_lines
+from everlearn_bench.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file
+from everlearn_bench.suites.continual_tasks.systems import COMPONENTS, GROUPS, ON_GRADIENT, SELECTORS, SYSTEMS, VARIED
+from everlearn_bench.suites.continual_tasks.tasks import TASKS
 
 STANDARD, LONG = find_suite("standard-cl"), find_suite("long-sequence")
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"

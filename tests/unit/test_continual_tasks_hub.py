@@ -13,11 +13,11 @@ import pytest
 
 import continual_tasks as small
 from everlearn.errors import DataError
-from everlearn.suites import Settings, find_suite
-from everlearn.suites.continual_tasks import TASKS, VARIABLE, files, task_file
-from everlearn.suites.continual_tasks.drawn import ON_HUB, drawn
-from everlearn.suites.continual_tasks.hub import SETS
-from everlearn.suites.derived import read_lines
+from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites.cache import read_lines
+from everlearn_bench.suites.continual_tasks import TASKS, VARIABLE, files, task_file
+from everlearn_bench.suites.continual_tasks.drawn import ON_HUB, drawn
+from everlearn_bench.suites.continual_tasks.hub import SETS
 
 LONG = find_suite("long-sequence")
 

@@ -16,9 +16,19 @@ import tiny
 from everlearn.data.corpus import Domain
 from everlearn.data.leaks import check_leaks
 from everlearn.errors import DataError
-from everlearn.suites.docs import DOMAINS, GENERAL, base_path, build, cache_folder, corpus, documents, reading, tasks
-from everlearn.suites.docs.document import Doc
-from everlearn.suites.docs.tokenizer import train_tokenizer
+from everlearn_bench.suites.docs import (
+    DOMAINS,
+    GENERAL,
+    base_path,
+    build,
+    cache_folder,
+    corpus,
+    documents,
+    reading,
+    tasks,
+)
+from everlearn_bench.suites.docs.document import Doc
+from everlearn_bench.suites.docs.tokenizer import train_tokenizer
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -22,10 +22,10 @@ from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint, Predictor
-from everlearn.sandbox import Verdict, check_available
-from everlearn.sandbox.errors import SandboxError
-from everlearn.suites.code import VARIABLE
-from everlearn.tasks.programs import pass_at
+from everlearn_bench.code_tasks.sandbox import Verdict, check_available
+from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.task import pass_at
+from everlearn_bench.suites.code import VARIABLE
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 HUMANEVAL = Path(os.environ.get(VARIABLE, BESIDE)) / "eval" / "humaneval.jsonl.gz"
@@ -352,7 +352,7 @@ def test_examples_that_are_refused(kind: str, row: dict[str, Any], sentence: str
 
 
 def test_programs_are_not_run_where_the_sandbox_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from everlearn.sandbox import running
+    from everlearn_bench.code_tasks.sandbox import running
 
     monkeypatch.setattr(running.sys, "platform", "win32")
     check_available.cache_clear()

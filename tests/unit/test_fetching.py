@@ -18,12 +18,12 @@ import pytest
 
 from everlearn.errors import DataError
 from everlearn.files import read_json
-from everlearn.suites import SUITES, Settings, StreamSettings, Suite, fetching
-from everlearn.suites.code.suite import TASKS
-from everlearn.suites.derived import FETCHED, cache_folder, data_folder, read_lines
-from everlearn.suites.fetching import RECORD, fetch
-from everlearn.suites.six_domains import making, readers, recipe
-from everlearn.suites.sources import Fetchable
+from everlearn_bench.suites import SUITES, Settings, StreamSettings, Suite, fetching
+from everlearn_bench.suites.cache import FETCHED, cache_folder, data_folder, read_lines
+from everlearn_bench.suites.code.suite import TASKS
+from everlearn_bench.suites.fetching import RECORD, fetch
+from everlearn_bench.suites.six_domains import making, readers, recipe
+from everlearn_bench.suites.sources import Fetchable
 
 FILES = {"/a/one.json": b"[1]", "/a/two.json": b"[2]" * 1000}
 ASKED: list[str] = []

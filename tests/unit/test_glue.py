@@ -17,8 +17,8 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn.methods import names
-from everlearn.suites import Settings, find_suite
-from everlearn.suites.glue.systems import SYSTEMS
+from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites.glue.systems import SYSTEMS
 
 GLUE = find_suite("glue")
 

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 import tiny
-from everlearn import suites
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
 from everlearn.grid.grid import Grid
-from everlearn.suites import SUITES, Settings, StreamSettings
-from everlearn.suites.m2d2 import built_in, embedding, layouts, names, ordering, stream
-from everlearn.suites.m2d2.duplicates import Duplicates, Match, jaccard, shingles_of
-from everlearn.suites.m2d2.names import Branch, branch_of
-from everlearn.suites.m2d2.suite import VARIABLE, _bound
+from everlearn_bench import suites
+from everlearn_bench.suites import SUITES, Settings, StreamSettings
+from everlearn_bench.suites.m2d2 import built_in, embedding, layouts, names, ordering, stream
+from everlearn_bench.suites.m2d2.duplicates import Duplicates, Match, jaccard, shingles_of
+from everlearn_bench.suites.m2d2.names import Branch, branch_of
+from everlearn_bench.suites.m2d2.suite import VARIABLE, _bound
 
 SUITE = SUITES["m2d2"]
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ from everlearn.config import recipe as recipes
 from everlearn.errors import EverlearnError, ModelError
 from everlearn.files import digest, read_json
 from everlearn.model.loading import check_complete
-from everlearn.suites.docs.start import start_model as docs_start
-from everlearn.suites.pretraining import ship, start_model, train_tokenizer
-from everlearn.suites.pretraining.start import OFFSETS
+from everlearn_bench.suites.docs.start import start_model as docs_start
+from everlearn_bench.suites.pretraining import ship, start_model, train_tokenizer
+from everlearn_bench.suites.pretraining.start import OFFSETS
 
 ENGLISH = Path(__file__).parents[2] / "benchmarks" / "bases" / "english"
 

@@ -10,11 +10,11 @@ import pytest
 from report_fixture import results, write_run
 
 from everlearn.comparison.runs import read_run
-from everlearn.evaluation.transfer import MEASURES
 from everlearn.report import compare, page
 from everlearn.report.figures import draw
 from everlearn.report.figures.matrices import matrix_heat
-from everlearn.report.transfer import all_orders, half_width, perplexity_table, stream_of, transfer_table
+from everlearn_bench.transfer_study.measures import MEASURES
+from everlearn_bench.transfer_study.tables import all_orders, half_width, perplexity_table, stream_of, transfer_table
 
 DOMAINS = [f"d{number}" for number in range(12)]
 

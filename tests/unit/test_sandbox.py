@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from everlearn.sandbox import Allowance, Verdict, calls, check_available, run_programs, running
-from everlearn.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.sandbox import Allowance, Verdict, calls, check_available, run_programs, running
+from everlearn_bench.code_tasks.sandbox.errors import SandboxError
 
 SHORT = Allowance(seconds=1)
 REFUSED = """

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from everlearn import suites
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
-from everlearn.suites import six_domains as suite
-from everlearn.suites.six_domains import address, cache, corpora, tasks
 from everlearn.tasks.labelled import read_end_task
+from everlearn_bench import suites
+from everlearn_bench.suites import six_domains as suite
+from everlearn_bench.suites.six_domains import address, cache, corpora, tasks
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "six-domains"
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"

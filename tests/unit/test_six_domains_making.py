@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from everlearn.errors import DataError
-from everlearn.suites import archives
-from everlearn.suites.derived import read_lines
-from everlearn.suites.six_domains import cleaning, making, readers
+from everlearn_bench.suites import archives
+from everlearn_bench.suites.cache import read_lines
+from everlearn_bench.suites.six_domains import cleaning, making, readers
 
 ABSTRACT = "We show that the method of the paper is better in all of its tasks. " * 4
 TRIAL = """<!DOCTYPE article PUBLIC "-//NLM//DTD" "archivearticle.dtd">

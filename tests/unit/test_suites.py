@@ -11,8 +11,8 @@ from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError
 from everlearn.methods import build, names
-from everlearn.suites import SUITES, Settings, Suite, find_suite, register_suite
-from everlearn.suites.settings import with_samples
+from everlearn_bench.suites import SUITES, Settings, Suite, find_suite, register_suite
+from everlearn_bench.suites.settings import with_samples
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))

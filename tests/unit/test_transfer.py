@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everlearn.evaluation.saturation import forgotten, saturation
-from everlearn.evaluation.transfer import StreamLosses
+from everlearn_bench.transfer_study.measures import StreamLosses
+from everlearn_bench.transfer_study.saturation import forgotten, saturation
 
 LOSSES = [[4.0, 5.0, 6.0], [3.0, 4.8, 6.1], [3.2, 4.0, 5.5], [3.7, 4.1, 5.0]]
 """Base model, then after a, b and c; columns a, b, c."""

@@ -9,11 +9,11 @@ import pytest
 
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.grid.cells import CellResult, ScoreMatrix
-from everlearn.grid.claims import FAILS, HOLDS, MISSING, ask, judge, parts
-from everlearn.grid.claims_page import page, question, write_claims
-from everlearn.suites import find_suite
-from everlearn.suites.claims import ClaimQuestion
-from everlearn.suites.m2d2.claims import study_claims
+from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, ask, judge, parts
+from everlearn_bench.claims.page import page, question, write_claims
+from everlearn_bench.suites import find_suite
+from everlearn_bench.suites.claims import ClaimQuestion
+from everlearn_bench.suites.m2d2.claims import study_claims
 
 COUNT = 8
 

@@ -16,7 +16,7 @@ from transformers import RobertaConfig
 from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.data.readers import read_rows, resolve_files
-from everlearn.suites.pretraining import ship, start_model, train_tokenizer
+from everlearn_bench.suites.pretraining import ship, start_model, train_tokenizer
 
 HERE = Path(__file__).parent
 SOURCES = ("books", "wikipedia")

@@ -1,0 +1,1 @@
+"""Verdicts on sentences of papers, from the cells of a grid."""

@@ -1,0 +1,197 @@
+"""Judge claims about methods from the cells of a grid: difference, interval, p-value and verdict of each comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.grid.cells import CellResult, Moment
+from everlearn.grid.during_training import asked
+from everlearn.grid.pairing import Rows, Unit, aligned, over_orders
+from everlearn.grid.summary import numbers
+from everlearn_bench.claims.crossed_effects import CrossedMean, crossed_mean, holm, mean_of_these
+from everlearn_bench.suites.claims import TRANSFER, Claim, ClaimQuestion, Number
+from everlearn_bench.transfer_study.claim_numbers import transfer
+
+SIGNIFICANT = 0.05
+RUNS = 3
+"""No verdict rests on fewer: with two, the noise of runs can find a difference in one of six cases without any."""
+Sampled = Callable[[Rows], CrossedMean]
+"""How the mean of differences is taken: what of them is a sample."""
+Verdict = Literal["holds here", "does not hold here", "not decidable at this size", "not measured yet"]
+HOLDS: Verdict = "holds here"
+FAILS: Verdict = "does not hold here"
+OPEN: Verdict = "not decidable at this size"
+MISSING: Verdict = "not measured yet"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to a question.
+
+    Attributes:
+        question: what was asked.
+        verdict: whether what is claimed was found.
+        difference: the mean over runs and tasks, in the unit of the number; of the number itself where a question
+            has no other entry. Without an interval where there is one run.
+        sides: means of the entry and of the other, over the paired runs.
+        p_value: two-sided, of the true mean being the question's bar (for equality, its nearer margin).
+        adjusted: the same after Holm's correction over the claim's comparisons.
+        runs: order and seed of the pairs.
+        tasks: end tasks, or domains.
+    """
+
+    question: ClaimQuestion
+    verdict: Verdict = MISSING
+    difference: Estimate = field(default_factory=Estimate)
+    sides: tuple[float, ...] = ()
+    p_value: float | None = None
+    adjusted: float | None = None
+    runs: tuple[Unit, ...] = ()
+    tasks: int = 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its findings and its own verdict."""
+
+    claim: Claim
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over the published comparisons.
+
+        The claim holds if all of them hold, and fails if one is contradicted after correction for their number.
+        """
+        counted = [finding for finding in self.findings if finding.question.published]
+        against = [finding.adjusted for finding in counted if finding.verdict == FAILS and finding.adjusted is not None]
+        if any(p < SIGNIFICANT for p in against):
+            return FAILS
+        if any(finding.verdict == MISSING for finding in counted):
+            return MISSING
+        return HOLDS if all(finding.verdict == HOLDS for finding in counted) else OPEN
+
+
+def parts(cell: CellResult, number: Number) -> dict[str, float]:
+    """What a number of :func:`~everlearn.grid.summary.numbers` is the mean of: end task, or domain → value.
+
+    Empty where the cell cannot have the number.
+    """
+    earlier = set(cell.domains[:-1]) if cell.order is not None else set()
+    if number in TRANSFER:
+        return transfer(cell, number)
+    if number.startswith("bits"):
+        own = {name: bits for name, bits in cell.bits_per_byte.items() if name in cell.domains}
+        if number == "bits":
+            return _between(own, "final", None)
+        if number == "bits_learnt":
+            return _between(own, "base", "learnt")
+        return _between({name: bits for name, bits in own.items() if name in earlier}, "final", "learnt")
+    if number == "drift":
+        drift = numbers(cell).get("bits_drift")
+        return {} if drift is None else {cell.domains[-1]: drift}
+    if number in ("kept", "kept_forgotten", "pass_at_1"):
+        return asked(cell, number)
+    metric = number.removesuffix("_forgetting")
+    scores: dict[str, dict[Moment, float]] = {
+        task: {moment: float(np.mean(values)) for moment, at in moments.items() if (values := getattr(at, metric))}
+        for task, moments in cell.tasks.items()
+    }
+    if metric == number:
+        return _between(scores, "final", None)
+    return _between({task: found for task, found in scores.items() if task in earlier}, "learnt", "final")
+
+
+def tasks_and_runs(rows: Rows) -> CrossedMean:
+    """Tasks and runs both are samples: about tasks in general."""
+    return crossed_mean(list(rows.values()))
+
+
+SAMPLED: dict[str, Sampled] = {"tasks in general": tasks_and_runs, "these tasks": mean_of_these}
+"""What a verdict is about, and how it is found; the first is the one that every page has."""
+
+
+def ask(cells: Sequence[CellResult], question: ClaimQuestion, sampled: Sampled = tasks_and_runs) -> Finding:
+    """Answer a question, without the correction for others."""
+    ours, theirs = _rows(cells, question.entry, question.number, question.orders), None
+    if question.other is not None:
+        theirs = _rows(cells, question.other, question.number, question.other_orders)
+        ours, theirs = aligned(ours, theirs)
+    if not ours:
+        return Finding(question)
+    if theirs is None:
+        differences, sides = ours, [_mean(ours)]
+    else:
+        differences = {unit: {task: a - theirs[unit][task] for task, a in row.items()} for unit, row in ours.items()}
+        sides = [_mean(ours), _mean(theirs)]
+    found = sampled(differences)
+    interval = found.interval()
+    if question.relation == "within" and not any(sides):
+        interval = None  # two that solve nothing are alike in nothing else
+    bar = question.bar
+    if question.relation == "within" and found.value < 0:
+        bar = -bar  # the nearer margin
+    return Finding(
+        question,
+        verdict=verdict(question, interval, len(differences)),
+        difference=Estimate(found.value, *(interval or ())),
+        sides=tuple(sides),
+        p_value=None if interval is None else found.p_value(bar),
+        runs=tuple(sorted(differences, key=str)),
+        tasks=len({task for row in differences.values() for task in row}),
+    )
+
+
+def verdict(question: ClaimQuestion, interval: tuple[float, float] | None, runs: int) -> Verdict:
+    """The rule, fixed before anything was measured: which side of the bar the whole interval lies on.
+
+    An end that touches the bar decides nothing, and neither do fewer than `RUNS` runs.
+    """
+    if interval is None or runs < RUNS:
+        return OPEN
+    low, high = interval
+    bar = question.bar
+    if question.relation == "above":
+        yes, no = low > bar, high < bar
+    elif question.relation == "below":
+        yes, no = high < bar, low > bar
+    else:
+        yes, no = -bar < low and high < bar, low > bar or high < -bar
+    return HOLDS if yes else FAILS if no else OPEN
+
+
+def judge(cells: Sequence[CellResult], claims: Sequence[Claim], sampled: Sampled = tasks_and_runs) -> list[Judged]:
+    """Judge claims from whatever cells there are."""
+    judged = []
+    for claim in claims:
+        found = [ask(cells, question, sampled) for question in claim.questions]
+        tested = [finding.p_value for finding in found if finding.p_value is not None]
+        adjusted = iter(holm(tested))
+        found = [each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in found]
+        judged.append(Judged(claim, tuple(found)))
+    return judged
+
+
+def _rows(cells: Sequence[CellResult], entry: str, number: Number, orders: tuple[int, ...] | None) -> Rows:
+    chosen = [cell for cell in cells if cell.entry == entry and (orders is None or cell.order in (*orders, None))]
+    rows = {(cell.order, cell.seed): row for cell in chosen if (row := parts(cell, number))}
+    return rows if orders is None else over_orders(rows)
+
+
+def _between(scores: Mapping[str, Mapping[Moment, float]], first: Moment, then: Moment | None) -> dict[str, float]:
+    """The value at `first`, less the one at `then`, wherever there is both."""
+    wanted = [moment for moment in (first, then) if moment is not None]
+    return {
+        name: at[first] - (at[then] if then is not None else 0.0)
+        for name, at in scores.items()
+        if all(moment in at for moment in wanted)
+    }
+
+
+def _mean(rows: Rows) -> float:
+    return float(np.mean([value for row in rows.values() for value in row.values()]))

@@ -1,0 +1,213 @@
+"""The page of claims, in Markdown: the verdicts, then for each claim the comparisons that they rest on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from everlearn import files
+from everlearn.comparison import formatting as fmt
+from everlearn.errors import RecipeError
+from everlearn.grid.cells import CellResult, load_results
+from everlearn.grid.rows import entry_of
+from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
+from everlearn.wording import count
+from everlearn_bench.claims.constant_predictions import constant_table
+from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, OPEN, SAMPLED, Finding, Judged, judge
+from everlearn_bench.claims.order_effects import effect_tables
+from everlearn_bench.suites import Suite
+from everlearn_bench.suites.claims import TRANSFER, ClaimQuestion, Number
+
+NUMBERS: dict[Number, str] = {
+    "f1": "F1",
+    "accuracy": "accuracy",
+    "f1_forgetting": "F1 forgetting",
+    "accuracy_forgetting": "accuracy forgetting",
+    "bits": "bits per byte at the end",
+    "bits_learnt": "bits per byte learnt",
+    "bits_forgotten": "bits per byte forgotten",
+    "drift": "drift of general text (bits per byte)",
+    "kept": "mean of tasks of no domain",
+    "kept_forgotten": "forgotten of tasks of no domain",
+    "pass_at_1": "pass@1",
+    "continual": "right after its stage, better than ZS (bits per byte)",
+    "lc": "last checkpoint, better than ZS (bits per byte)",
+    "fg": "FG (bits per byte)",
+    "backward": "backward transfer against ZS (bits per byte)",
+    "forward": "forward transfer (bits per byte)",
+    "late": "forgotten by late checkpoints, less by early ones, at equal gap (bits per byte)",
+}
+_HIDDEN = ("corpora", "end_task_files")
+"""Settings that are long lists of digests."""
+
+
+def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
+    """Judge the claims about a suite from a grid's results and write the page.
+
+    Args:
+        suite: what the grid was run on.
+        results: folder of the cells; it may be empty, or absent.
+        output: the Markdown file; replaced atomically.
+
+    Raises:
+        RecipeError: the suite comes without claims.
+        RunError: a file in `results` is no cell, or the cells were measured with different settings.
+    """
+    if suite.claims is None:
+        raise RecipeError(f"`--claims`: the suite `{suite.name}` comes without claims that could be judged.")
+    cells = load_results(results)
+    general, these = (judge(cells, suite.claims.claims, sampled) for sampled in SAMPLED.values())
+    beside = these if suite.claims.these_tasks else ()
+    files.write_text(output, page(suite, suite.claims.title, suite.claims.introduction, general, cells, beside))
+    return general
+
+
+def page(
+    suite: Suite,
+    title: str,
+    introduction: str,
+    judged: Sequence[Judged],
+    cells: Sequence[CellResult],
+    these: Sequence[Judged] = (),
+) -> str:
+    """The page.
+
+    Args:
+        suite: what the cells were measured on.
+        title: its heading.
+        introduction: Markdown.
+        judged: the claims.
+        cells: what they were judged from.
+        these: the same claims about these very tasks, seeds being the only sample; empty to leave that out.
+    """
+    titles = _titles(judged, cells, suite)
+    parts = [
+        f"# {escape_markdown(title)}",
+        introduction.strip(),
+        _measured(cells),
+        markdown_table(summary(judged, these), 2),
+    ]
+    parts.append("## The comparisons")
+    for number, each in enumerate(judged, 1):
+        beside = these[number - 1] if these else None
+        parts.append(markdown_table(claim_table(number, each, titles, beside), 3))
+    if (constant := constant_table(cells)) is not None:
+        parts += ["## What the end tasks can tell", markdown_table(constant, 3)]
+    effects = effect_tables(cells, suite)
+    parts.append("## The place in the stream")
+    parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
+    """One line a claim; with `these` a second verdict."""
+    verdicts = (HOLDS, FAILS, OPEN, MISSING)
+    rows = []
+    for number, each in enumerate(judged, 1):
+        counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
+        counted = [TableCell(str(counts[verdict])) for verdict in verdicts]
+        limited = f" ({each.claim.caveat})" if each.claim.caveat else ""
+        bold = [TableCell(f"**{one.verdict}**{limited}") for one in (each, *these[number - 1 : number])]
+        rows.append((f"{number}. {each.claim.sentence}", (*bold, *counted)))
+    tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
+    asked = sum(len(each.findings) for each in judged)
+    ours = any(not finding.question.published for each in judged for finding in each.findings)
+    of, with_ours = (" of F1 and accuracy", ", bits per byte included") if ours else ("", "")
+    of += ", as they are for tasks in general" if these else ""
+    caption = (
+        f"The last four columns count the claim's comparisons{of}. {asked} comparisons in all{with_ours}; {tested} "
+        "have a p-value so far."
+    )
+    said = [f"Verdict for {about}" for about in SAMPLED] if these else ["Verdict"]
+    return Table("Verdicts", ("Claim", *said, *verdicts), tuple(rows), caption)
+
+
+def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: Judged | None = None) -> Table:
+    """The comparisons of one claim; with `these` what they say of these very tasks."""
+    alone = all(finding.question.other is None for finding in judged.findings)  # its difference is what was measured
+    measured = ("Measured [95 %]",) if alone else ("Measured", "Difference [95 %]")
+    second = ("These tasks: difference [95 %]", "p", "p (Holm)", "Verdict") if these is not None else ()
+    header = ("Compared", *measured, "p", "p (Holm)", "Runs × tasks", "Verdict", *second)
+    rows = []
+    for place, finding in enumerate(judged.findings):
+        cells = _cells(finding)[1 if alone else 0 :]
+        if these is not None:
+            own = _cells(these.findings[place])
+            cells += [*own[1:4], own[5]]
+        rows.append((question(finding.question, titles), tuple(cells)))
+    return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
+
+
+def question(asked: ClaimQuestion, titles: Mapping[str, str]) -> str:
+    """What is compared, in words: ``DAS > EWC: F1``."""
+    entry, name = titles[asked.entry] + _orders(asked.orders), NUMBERS[asked.number]
+    sign = ">" if asked.relation == "above" else "<"
+    scale, _ = _scale(asked)
+    unit = "bits" if scale == 1 else "point" if scale * asked.bar == 1 else "points"
+    margin = f"{scale * asked.bar:g}" + (f" {unit}" if asked.bar else "")
+    if asked.other is None:
+        return f"{entry}: {name} {sign} {margin}"
+    other = titles[asked.other] + _orders(asked.other_orders)
+    if asked.relation == "within":
+        return f"{entry} = {other} ± {margin}: {name}"
+    return f"{entry} {sign} {other}{f' + {margin}' if asked.bar else ''}: {name}"
+
+
+def _cells(finding: Finding) -> list[TableCell]:
+    scale, places = _scale(finding.question)
+    shown = [None if x is None else scale * x for x in vars(finding.difference).values()]
+    difference = fmt.estimate(type(finding.difference)(*shown), places, signed=True)
+    sides = " / ".join(fmt.fixed(scale * side, places) for side in finding.sides) or fmt.MISSING
+    size = f"{len(finding.runs)} × {finding.tasks}" if finding.runs else fmt.MISSING
+    texts = (sides, difference, _p(finding.p_value), _p(finding.adjusted), size, finding.verdict)
+    return [TableCell(text) for text in texts]
+
+
+def _orders(numbers: tuple[int, ...] | None) -> str:
+    if numbers is None:
+        return ""
+    names = [str(number) for number in numbers]
+    said = f"{names[0]} to {names[-1]}" if len(names) > 3 else fmt.listing(names)
+    return f" in order{'s' if len(names) > 1 else ''} {said}"
+
+
+def _scale(asked: ClaimQuestion) -> tuple[float, int]:
+    """Scores are shown in points, bits as they are; and with how many decimals."""
+    return (1.0, 4) if asked.number in (*TRANSFER, "drift") or not asked.published else (100.0, 2)
+
+
+def _p(value: float | None) -> str:
+    return fmt.MISSING if value is None else "&lt; 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _measured(cells: Sequence[CellResult]) -> str:
+    """What the verdicts rest on."""
+    if not cells:
+        return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
+    settings = {key: value for key, value in cells[0].settings.items() if key not in _HIDDEN}
+    trained = [cell for cell in cells if cell.tokens]
+    shared = [(key, value) for key, value in fmt.flatten(settings) if not _every_row_has_its_own(key, trained)]
+    told = dict.fromkeys(cell.title for cell in cells if cell.domain_id_at_test)
+    kept = dict.fromkeys(cell.title for cell in cells if cell.old_data)
+    facts = [
+        ("Runs", f"{len(cells)}, of {count(len({cell.entry for cell in cells}), 'entry')}"),
+        ("Orders", ", ".join(map(str, sorted({c.order for c in cells if c.order is not None}))) or "none"),
+        ("Seeds of training", ", ".join(map(str, sorted({c.seed for c in cells if c.seed is not None}))) or "none"),
+        ("Told at test where a text comes from", ", ".join(told) or "none"),
+        ("Keep text of earlier domains", ", ".join(kept) or "none"),
+        *shared,
+    ]
+    return "**Measured**\n\n" + "\n".join(f"- {escape_markdown(f'{name}: {value}')}" for name, value in facts)
+
+
+def _every_row_has_its_own(key: str, trained: Sequence[CellResult]) -> bool:
+    """Whether nothing was trained with a setting, such as the learning rate: every row replaces it by its own."""
+    return bool(trained) and all(f"train.{key}" in cell.options for cell in trained)
+
+
+def _titles(judged: Sequence[Judged], cells: Sequence[CellResult], suite: Suite) -> dict[str, str]:
+    questions = [finding.question for each in judged for finding in each.findings]
+    names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
+    known = {cell.entry: cell.title for cell in cells}
+    return {name: known[name] if name in known else entry_of(name, suite).title for name in sorted(names)}

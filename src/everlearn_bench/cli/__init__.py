@@ -1,0 +1,1 @@
+"""The verbs ``bench`` and ``demo``: one file each."""

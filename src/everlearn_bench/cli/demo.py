@@ -1,0 +1,25 @@
+"""``everlearn demo``: real text, offline, in a few minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everlearn.cli.common import Overrides, Quiet, conclude, telling
+
+HEADING = "Start"
+
+
+def command(
+    overrides: Overrides = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the demo's runs and report.")] = Path("runs/demo"),
+    quiet: Quiet = False,
+) -> None:
+    """Learn four libraries' documentation plainly, with EWC and with the recommended method, and compare, offline."""
+    from everlearn.model.loading import quiet as libraries_quiet
+    from everlearn_bench.demo.demo import run_demo
+
+    libraries_quiet()
+    conclude(*run_demo(folder, telling(quiet), overrides or ()), quiet)

@@ -1,0 +1,60 @@
+"""The published numbers of a suite's paper beside a grid's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everlearn.comparison import formatting as fmt
+from everlearn.evaluation.estimate import Estimate
+from everlearn.grid.during_training import FORGOTTEN, KEPT
+from everlearn.grid.page import number_cell
+from everlearn.grid.parts import Part, Shown, grid_part
+from everlearn.grid.rows import entry_of, in_order
+from everlearn.report.tables import Table, TableCell
+from everlearn_bench.suites import Published, Suite
+
+BESIDE = {
+    "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
+}  # fmt: skip
+BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
+"""What of ours stands beside published numbers: number → how it is called."""
+
+
+@grid_part("published numbers")
+def published_numbers(shown: Shown) -> Part | None:
+    """Return the table of a suite that has published numbers, where a number of ours can stand beside them."""
+    template = shown.template
+    if not isinstance(template, Suite) or template.published is None or not (shown.tasks or shown.asked_along):
+        return None
+    return PublishedNumbers(shown, template.published)
+
+
+@dataclass
+class PublishedNumbers(Part):
+    """A row for each that is published or ours."""
+
+    shown: Shown
+    published: Published
+
+    def last_tables(self) -> list[Table]:
+        """Return the table."""
+        published, template = self.published, self.shown.template
+        mine = published.beside or tuple((name, None) for name in (BESIDE if self.shown.tasks else BESIDE_ALONG))
+        lines = {line.entry: line for line in self.shown.lines}
+
+        def ours(entry: str, name: str, order: int | None) -> Estimate | None:
+            if entry not in lines or order is None:
+                return lines[entry].numbers.get(name) if entry in lines else None
+            rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
+            return Estimate(sum(rows) / len(rows)) if rows else None
+
+        rows = []
+        for entry in in_order({*published.rows, *lines}, template):
+            given = published.rows.get(entry, (None,) * len(published.columns))
+            own = [ours(entry, name, order) for name, order in mine]
+            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(number_cell(each, 2, 100) for each in own)]
+            rows.append((lines[entry].title if entry in lines else entry_of(entry, template).title, tuple(cells)))
+        header = ("Method", *(f"published: {name}" for name in published.columns))
+        words = BESIDE | BESIDE_ALONG
+        here = [f"here: {words[name]}" + (f", order {order}" if order is not None else "") for name, order in mine]
+        return [Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)]

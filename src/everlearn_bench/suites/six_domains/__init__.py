@@ -1,0 +1,31 @@
+"""The suite `six-domains`: the six domains of DAS (arXiv 2302.03241) in its five orders, with their end tasks.
+
+Domains are learnt from proxy corpora (:data:`PROXIES`) or from your own text; the end tasks are those of the paper,
+example for example.
+"""
+
+from everlearn_bench.suites.six_domains.address import locate
+from everlearn_bench.suites.six_domains.cache import VARIABLE, cache_folder, data_folder
+from everlearn_bench.suites.six_domains.corpora import PROXIES, general_file, proxy_file
+from everlearn_bench.suites.six_domains.streams import DOMAINS, ORDERS, order_of, recipe, sentences
+from everlearn_bench.suites.six_domains.tasks import CEILING, SIZES, TASKS, EndTasks, task_file
+
+__all__ = [
+    "CEILING",
+    "DOMAINS",
+    "ORDERS",
+    "PROXIES",
+    "SIZES",
+    "TASKS",
+    "VARIABLE",
+    "EndTasks",
+    "cache_folder",
+    "data_folder",
+    "general_file",
+    "locate",
+    "order_of",
+    "proxy_file",
+    "recipe",
+    "sentences",
+    "task_file",
+]

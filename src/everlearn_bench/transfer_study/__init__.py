@@ -1,0 +1,1 @@
+"""The causal study of many domains: its measures of transfer, on the page of a run and of a grid."""

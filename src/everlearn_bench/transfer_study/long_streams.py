@@ -1,0 +1,155 @@
+"""A grid of long streams as the causal study counts it: transfer by order, and whether late stages forget more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from everlearn.comparison import formatting as fmt
+from everlearn.grid.cells import CellResult
+from everlearn.grid.compute import evaluation_share
+from everlearn.grid.parts import Column, Part, Shown, grid_part
+from everlearn.grid.template import Template
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.heat import Heat, Shade, heat
+from everlearn.report.figures.registry import Plate
+from everlearn.report.tables import Table
+from everlearn.wording import count
+from everlearn_bench.suites.m2d2.claims import ALONE
+from everlearn_bench.transfer_study.claim_numbers import learnt_alone, stream_of, transfer
+from everlearn_bench.transfer_study.figure import at_equal_gaps
+from everlearn_bench.transfer_study.grid_tables import UNIT, Spreads, by_size, by_super_domain, of_all_domains, spreads
+from everlearn_bench.transfer_study.saturation import SaturationByGap, long_enough, saturation
+from everlearn_bench.transfer_study.tables import saturation_rows
+
+EVALUATION = (
+    "Evaluation, of training: passes of the score matrix, the base model's row included, of those of the tokens learnt "
+    "from; each text counts as `blocks` rows, and each row as one forward pass, a third."
+)
+
+
+@grid_part("long streams")
+def long_streams(shown: Shown) -> Part | None:
+    """Return what the study says of a grid; None where all streams are short."""
+    return LongStreams(shown.template, shown.cells) or None
+
+
+class LongStreams(Part):
+    """Cells whose streams are long enough to ask whether late stages forget more.
+
+    Args:
+        template: names the orders, and super-domains and sizes of domains where it knows them.
+        cells: of one grid; the short ones, and those of no order, are left out.
+    """
+
+    def __init__(self, template: Template, cells: Sequence[CellResult]) -> None:
+        self._template, self._super_domains = template, dict(template.super_domains)
+        self._alone = {cell.seed: cell for cell in cells if cell.entry == ALONE}
+        self._groups: dict[str, list[CellResult]] = {}
+        self._entries: dict[str, list[CellResult]] = {}
+        for cell in cells:
+            if cell.order is None or not long_enough(len(cell.domains)) or stream_of(cell) is None:
+                continue
+            self._groups.setdefault(f"{cell.title}, order {template.order_title(cell.order)}", []).append(cell)
+            self._entries.setdefault(cell.title, []).append(cell)
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def tables(self) -> list[Table]:
+        """Transfer, of all domains, by super-domain and by size, and forgetting by position; none of short streams."""
+        if not self:
+            return []
+        runs = self._runs()
+        parts = (by_super_domain(runs), by_size(self._gains(), self._template.training_bytes))
+        return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
+
+    def columns(self) -> list[Column]:
+        """What the score matrix takes, where that is known."""
+        shown = {entry: fmt.percent(share) for entry, share in self.evaluation.items()}
+        return [Column("Evaluation, of training", shown, EVALUATION)] if shown else []
+
+    @cached_property
+    def evaluation(self) -> dict[str, float]:
+        """Entry → what its score matrix takes, as a share of its steps: the mean over runs, where it is known."""
+        shares: dict[str, list[float]] = {}
+        for cell in (cell for cells in self._groups.values() for cell in cells):
+            if (share := evaluation_share(cell)) is not None:
+                shares.setdefault(cell.entry, []).append(share)
+        return {entry: float(np.mean(own)) for entry, own in shares.items()}
+
+    def plates(self) -> Iterator[Plate]:
+        """The score matrix, then forgetting by gap, each a picture for each entry and order."""
+        for label, cells in list(self._groups.items())[:SERIES]:
+            yield from heat(_scores(label, cells))
+        for label, found in list(self._saturations.items())[:SERIES]:
+            yield from at_equal_gaps(label, found, UNIT)
+
+    def _runs(self) -> dict[str, list[Spreads]]:
+        """Entry and order, and the models of single domains, to the measures of each run."""
+        found = {
+            label: [
+                spreads(stream)
+                for cell in cells
+                if (stream := stream_of(cell, self._alone.get(cell.seed), self._groups_of(cell))) is not None
+            ]
+            for label, cells in self._groups.items()
+        }
+        if self._alone:
+            title = next(iter(self._alone.values())).title
+            own = [spreads(learnt_alone(cell, self._groups_of(cell))) for cell in self._alone.values()]
+            found[f"{title} (DAPT)"] = own
+        return found
+
+    def _gains(self) -> dict[str, list[dict[str, float]]]:
+        """The models of single domains, and each entry with all its orders, to what domains have gained in each run."""
+        entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
+        alone = {f"{cell.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
+        return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
+
+    def _groups_of(self, cell: CellResult) -> dict[str, str]:
+        """Super-domains of a cell's domains; none where one of them is not known: means would be of a part."""
+        known = self._super_domains
+        return {name: known[name] for name in cell.domains} if known.keys() >= set(cell.domains) else {}
+
+    @cached_property
+    def _saturations(self) -> dict[str, SaturationByGap]:
+        """Entry and order, seeds together, then each entry with several orders together, to what they say."""
+        together = dict(self._groups)
+        for title, cells in self._entries.items():
+            orders = {cell.order for cell in cells}
+            if len(orders) > 1 and len({frozenset(cell.domains) for cell in cells}) == 1:
+                together[f"All {count(len(orders), 'order')} of {title}"] = cells
+        streams = {
+            label: [stream for cell in own if (stream := stream_of(cell)) is not None]
+            for label, own in together.items()
+        }
+        return {label: found for label, own in streams.items() if (found := saturation(own)) is not None}
+
+    def _saturation(self) -> Table:
+        return saturation_rows(self._saturations, UNIT)
+
+
+def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
+    """Bits per byte of each text after each domain, means over seeds, coloured by the change since the base model."""
+    found = [cell.matrix for cell in cells if cell.matrix is not None]
+    rows, columns = found[0].rows, found[0].columns
+    same = [np.array(each.values, float) for each in found if (each.rows, each.columns) == (rows, columns)]
+    values = np.mean(same, axis=0)
+    changes = values - values[0]
+    shades = [
+        [
+            Shade(
+                None if np.isnan(changes[i, j]) else float(changes[i, j]),
+                "" if np.isnan(value) else fmt.fixed(float(value), 3),
+                own=column == row,
+            )
+            for j, (column, value) in enumerate(zip(columns, values[i], strict=True))
+        ]
+        for i, row in enumerate(rows)
+    ]
+    of = f"{UNIT} of each text after each domain"
+    seeds = f"mean of {count(len(same), 'seed')}" if len(same) > 1 else f"seed {cells[0].seed}"
+    return Heat(f"{label}: {of}, {seeds}", "after", columns, list(zip(rows, shades, strict=True)))
