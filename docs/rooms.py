@@ -2,7 +2,8 @@
 
     python docs/rooms.py          # writes docs/rooms.svg
 
-The table under "Rooms" in architecture.md is the one place where the order is declared: a row a floor, from the top.
+The tables of architecture.md are the one place where the order is declared, a table a package: a row a floor, from the
+top. The picture is of the core.
 `tests/test_rooms.py` checks the code against it. Read from the syntax trees alone: nothing is imported or run, and
 imports that only types need, or that stand inside a function, count like any other.
 """
@@ -18,22 +19,26 @@ from html import escape
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent / "src" / "everlearn"
+SOURCES = HERE.parent / "src"
+CORE = "everlearn"
+TABLES = {CORE: "Rooms", "everlearn_bench": "Rooms of the benchmarks"}
+"""Package → heading of its table."""
 PAGE, PICTURE = HERE / "architecture.md", HERE / "rooms.svg"
 Graph = dict[str, set[str]]
 
 
-def parsed() -> dict[str, ast.Module]:
-    """Return file below `src/everlearn` → its syntax tree."""
+def parsed(package: str = CORE) -> dict[str, ast.Module]:
+    """Return file below the package's folder → its syntax tree."""
+    source = SOURCES / package
     return {
-        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(SOURCE.rglob("*.py"))
+        path.relative_to(source).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(source.rglob("*.py"))
     }
 
 
-def imports(trees: Mapping[str, ast.Module] | None = None) -> Graph:
+def imports(trees: Mapping[str, ast.Module] | None = None, package: str = CORE) -> Graph:
     """Return file → the files of the package that it imports, anywhere in the file."""
-    trees = parsed() if trees is None else trees
+    trees = parsed(package) if trees is None else trees
     graph: Graph = {}
     for file, tree in trees.items():
         names: set[str] = set()
@@ -43,13 +48,13 @@ def imports(trees: Mapping[str, ast.Module] | None = None) -> Graph:
             elif isinstance(node, ast.ImportFrom):
                 # `from everlearn import files` names a file, `from everlearn.files import digest` a part of one.
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        graph[file] = {found for name in names if (found := _file(name, trees))} - {file}
+        graph[file] = {found for name in names if (found := _file(name, trees, package))} - {file}
     return graph
 
 
-def _file(name: str, trees: Mapping[str, ast.Module]) -> str | None:
-    package, *parts = name.split(".")
-    if package != "everlearn":
+def _file(name: str, trees: Mapping[str, ast.Module], package: str) -> str | None:
+    first, *parts = name.split(".")
+    if first != package:
         return None
     for end in (len(parts), len(parts) - 1):
         path = "/".join(parts[: max(end, 0)])
@@ -59,13 +64,13 @@ def _file(name: str, trees: Mapping[str, ast.Module]) -> str | None:
     return None
 
 
-def floors(page: str | None = None) -> list[list[str]]:
+def floors(page: str | None = None, package: str = CORE) -> list[list[str]]:
     """Return the declared rooms from the top, row by row: folders (`run/`) and files (`learner.py`).
 
     Rooms of one row must not import each other.
     """
     text = PAGE.read_text(encoding="utf-8") if page is None else page
-    table = text.split("\n## Rooms\n", 1)[1].split("\n## ", 1)[0]
+    table = text.split(f"\n## {TABLES[package]}\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return [re.findall(r"`([^`]+)`", row) for row in rows]
 

@@ -1,6 +1,7 @@
 """The house: arrows run down, no circle, one meaning a name, no long file, and a map that is true.
 
-The order of the rooms is declared in docs/architecture.md and nowhere else; docs/rooms.py reads it.
+The order of the rooms is declared in docs/architecture.md and nowhere else; docs/rooms.py reads it. The core knows
+nothing of the benchmarks.
 """
 
 from __future__ import annotations
@@ -32,36 +33,51 @@ def _rooms() -> ModuleType:
 
 
 rooms = _rooms()
-TREES: dict[str, ast.Module] = rooms.parsed()
-GRAPH: dict[str, set[str]] = rooms.imports(TREES)
-FLOORS: list[list[str]] = rooms.floors()
+PACKAGES = tuple(rooms.TABLES)
+HOUSES: dict[str, dict[str, ast.Module]] = {package: rooms.parsed(package) for package in PACKAGES}
+GRAPHS: dict[str, dict[str, set[str]]] = {package: rooms.imports(trees, package) for package, trees in HOUSES.items()}
+CORE = HOUSES[rooms.CORE]
+each_package = pytest.mark.parametrize("package", PACKAGES)
 
 
-def test_no_circle_between_files() -> None:
-    assert rooms.circles(GRAPH) == []
+@each_package
+def test_no_circle_between_files(package: str) -> None:
+    assert rooms.circles(GRAPHS[package]) == []
 
 
-def test_no_circle_between_folders() -> None:
-    assert rooms.circles(rooms.folders(GRAPH)) == []
+@each_package
+def test_no_circle_between_folders(package: str) -> None:
+    assert rooms.circles(rooms.folders(GRAPHS[package])) == []
 
 
-def test_every_file_is_in_a_room_and_every_room_is_there() -> None:
-    declared = [room for floor in FLOORS for room in floor]
+@each_package
+def test_every_file_is_in_a_room_and_every_room_is_there(package: str) -> None:
+    declared = [room for floor in rooms.floors(package=package) for room in floor]
     assert len(declared) == len(set(declared))
-    found = {file: rooms.room_of(file, declared) for file in TREES}
-    assert {file for file, room in found.items() if room is None} == {"__init__.py", "__main__.py"}
+    found = {file: rooms.room_of(file, declared) for file in HOUSES[package]}
+    assert {file for file, room in found.items() if room is None} <= {"__init__.py", "__main__.py"}
     assert set(found.values()) - {None} == set(declared)
 
 
-def test_arrows_run_down() -> None:
-    level = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-    up = {pair: found for pair, found in rooms.between_rooms(GRAPH, FLOORS).items() if level[pair[0]] >= level[pair[1]]}
-    assert up == {}
+@each_package
+def test_arrows_run_down(package: str) -> None:
+    floors = rooms.floors(package=package)
+    level = {room: number for number, floor in enumerate(floors) for room in floor}
+    pairs = rooms.between_rooms(GRAPHS[package], floors)
+    assert {pair: found for pair, found in pairs.items() if level[pair[0]] >= level[pair[1]]} == {}
 
 
-def test_nobody_imports_the_face_of_the_package() -> None:
+@each_package
+def test_nobody_imports_the_face_of_the_package(package: str) -> None:
     """`everlearn/__init__.py` hands on names of every room: who imports it stands above and below everything."""
-    assert [file for file, others in GRAPH.items() if "__init__.py" in others] == []
+    assert [file for file, others in GRAPHS[package].items() if "__init__.py" in others] == []
+
+
+def test_the_core_does_not_name_the_benchmarks() -> None:
+    """It finds them by entry points, as it finds any plugin."""
+    core = rooms.SOURCES / rooms.CORE
+    files = [file for file in core.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    assert [file.relative_to(core).as_posix() for file in files if b"everlearn_bench" in file.read_bytes()] == []
 
 
 def test_imports_for_types_and_inside_functions_are_seen() -> None:
@@ -88,22 +104,27 @@ def test_the_picture_is_of_this_house() -> None:
 
 def test_a_class_name_has_one_meaning() -> None:
     found: dict[str, list[str]] = defaultdict(list)
-    for file, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(file)
+    for package, trees in HOUSES.items():
+        for file, tree in trees.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].append(f"{package}/{file}")
     assert {name: files for name, files in found.items() if len(files) > 1 and name not in SHARED} == {}
 
 
-def test_no_file_is_long() -> None:
-    long = {file: n for file in TREES if (n := len((rooms.SOURCE / file).read_text("utf-8").splitlines())) > LONGEST}
-    assert long == {}
+@each_package
+def test_no_file_is_long(package: str) -> None:
+    source = rooms.SOURCES / package
+    lines = {file: len((source / file).read_text("utf-8").splitlines()) for file in HOUSES[package]}
+    assert {file: number for file, number in lines.items() if number > LONGEST} == {}
 
 
-def test_every_folder_says_what_it_is() -> None:
-    folders = {file for file in TREES if file.endswith("/__init__.py")}
-    assert {file.rpartition("/")[0] for file in TREES if "/" in file} == {file.rpartition("/")[0] for file in folders}
-    assert [file for file in folders if not ast.get_docstring(TREES[file])] == []
+@each_package
+def test_every_folder_says_what_it_is(package: str) -> None:
+    trees = HOUSES[package]
+    folders = {file for file in trees if file.endswith("/__init__.py")}
+    assert {file.rpartition("/")[0] for file in trees if "/" in file} == {file.rpartition("/")[0] for file in folders}
+    assert [file for file in folders if not ast.get_docstring(trees[file])] == []
 
 
 def _walks() -> dict[str, list[tuple[str, str]]]:
@@ -140,27 +161,28 @@ def test_a_walk_goes_through_the_house_as_told(title: str) -> None:
     assert 2 <= len(hops) <= HOPS
     assert len(files) == len(set(files)), "a walk does not come back"
     for file, name in hops:
-        assert file in TREES, file
-        assert name in _names(TREES[file]), f"{file} has no {name}"
+        assert file in CORE, file
+        assert name in _names(CORE[file]), f"{file} has no {name}"
     for one, other in itertools.pairwise(files):
         assert other in _known(one) or one in _known(other), f"{one} and {other} do not know each other"
 
 
 def _known(file: str) -> set[str]:
     """What a file imports, by itself or through the face of a folder, which hands on names."""
-    faces = {other for other in GRAPH[file] if other.endswith("/__init__.py")}
-    return GRAPH[file].union(*(GRAPH[face] for face in faces))
+    graph = GRAPHS[rooms.CORE]
+    faces = {other for other in graph[file] if other.endswith("/__init__.py")}
+    return graph[file].union(*(graph[face] for face in faces))
 
 
 def test_nothing_decides_by_the_name_of_a_method() -> None:
-    """Outside the methods' own files, the suites (whose claims are about methods) and the demo (which shows some)."""
-    own = {name for file, tree in TREES.items() if file.startswith("methods/") for name in _method_names(tree)}
+    """Outside the methods' own files; the benchmarks have claims about methods, and the demo shows some."""
+    own = {name for file, tree in CORE.items() if file.startswith("methods/") for name in _method_names(tree)}
     assert {"das", "hat_all", "inc_lora", "sequential"} <= own
     ordinary = {"replay", "wise_ft", "budget"}  # a block source, a way of merging, a limit of `repair`
     wired = [
         f"{file}:{node.lineno}: {node.value}"
-        for file, tree in TREES.items()
-        if not file.startswith(("methods/", "suites/", "demo/"))
+        for file, tree in CORE.items()
+        if not file.startswith("methods/")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in own - ordinary
     ]

@@ -36,13 +36,15 @@ place = pathlib.Path(everlearn.__file__).resolve()
 assert place.is_relative_to(pathlib.Path(sys.prefix).resolve()), place
 for name in everlearn.__all__:
     assert getattr(everlearn, name) is not None
-for module in pkgutil.walk_packages(everlearn.__path__, "everlearn."):
-    if not module.name.endswith("__main__"):
-        assert pathlib.Path(importlib.import_module(module.name).__file__).is_relative_to(place.parent), module.name
+for package in (everlearn, importlib.import_module("everlearn_bench")):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("__main__"):
+            found = pathlib.Path(importlib.import_module(module.name).__file__)
+            assert found.is_relative_to(place.parents[1]), module.name
 
 from everlearn.cli import VERBS, main
 
-for verb in VERBS:
+for verb in (*VERBS, "bench", "demo"):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main([verb, "--help"]) == 0, verb
     assert f"everlearn {verb}" in out.getvalue(), verb
@@ -106,12 +108,17 @@ def test_the_build_warns_of_nothing(built: Built) -> None:
         assert not line.startswith("warning:") or "no previously-included files" in line, line
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+def test_the_wheel_holds_both_packages_and_nothing_else(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
         metadata = wheel.read(f"everlearn-{everlearn.__version__}.dist-info/METADATA")
     package = {name.removeprefix("src/") for name in source_files("src")}
-    assert {"everlearn_bench/suites/docs/base/model.safetensors", "everlearn/py.typed"} <= package
+    assert {name.partition("/")[0] for name in package} == {"everlearn", "everlearn_bench"}
+    assert {
+        "everlearn_bench/suites/docs/base/model.safetensors",
+        "everlearn_bench/demo/demo.yaml",
+        "everlearn/py.typed",
+    } <= package
     assert {name for name in names if ".dist-info/" not in name} == package
     assert any(name.endswith("licenses/LICENSE") for name in names)
     checked = Metadata.from_email(metadata, validate=True)  # the rules that PyPI checks

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from everlearn.grid import Grid, State
-    from everlearn.grid.template import Template
+    from everlearn.grid.template import GridTemplate
 
 KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")]
 OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing; show existing results.")]
@@ -71,7 +71,7 @@ def show_dry_run(grid: Grid, as_json: bool) -> None:
 
 
 def show_grid(
-    template: Template,
+    template: GridTemplate,
     place: Path,
     states: Sequence[State],
     how: Showing,

@@ -17,7 +17,7 @@ from everlearn.grid.cells import CellResult, cell_name, load_cell, load_results
 from everlearn.grid.identity import identity
 from everlearn.grid.rows import RowSpec, our_name
 from everlearn.grid.runs import Job, RunFactory
-from everlearn.grid.template import GridSettings, Template
+from everlearn.grid.template import GridSettings, GridTemplate
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.run.folder import RunFolder
@@ -89,7 +89,7 @@ class Grid(RunFactory):
 
     def __init__(
         self,
-        template: Template,
+        template: GridTemplate,
         entries: Sequence[RowSpec],
         orders: Sequence[int],
         seeds: Sequence[int],

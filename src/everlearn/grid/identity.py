@@ -9,11 +9,11 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import corpus_fingerprint
 from everlearn.files import digest
-from everlearn.grid.template import GridSettings, Template
+from everlearn.grid.template import GridSettings, GridTemplate
 from everlearn.model.loading import check_complete
 
 
-def identity(settings: GridSettings, template: Template, recipe: Recipe) -> dict[str, Any]:
+def identity(settings: GridSettings, template: GridTemplate, recipe: Recipe) -> dict[str, Any]:
     """What must be equal for two cells to stand in one table: the settings, and the contents of model and data.
 
     Defaults are left out, so that a key which a later version adds does not make old cells useless; so are the

@@ -21,12 +21,12 @@ from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.grid.cells import CellResult
 from everlearn.grid.during_training import FORGOTTEN, KEPT, AlongTraining
 from everlearn.grid.grid import State, completeness
-from everlearn.grid.parts import Shown, parts_of
+from everlearn.grid.parts import GridContents, parts_of
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
 from everlearn.grid.rows import in_order
 from everlearn.grid.summary import Line, plain_or_first, summarise
 from everlearn.grid.swept_options import SweptOption, swept
-from everlearn.grid.template import Metric, Template
+from everlearn.grid.template import GridTemplate, Metric
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import compare, verdict
 from everlearn.report.drawing import legend_of
@@ -91,7 +91,7 @@ class GridPage:
 
     def __init__(
         self,
-        template: Template,
+        template: GridTemplate,
         cells: Sequence[CellResult],
         reference: str | None = None,
         shown: Sequence[str] = (),
@@ -115,7 +115,7 @@ class GridPage:
         self.metrics = [metric for metric in template.metrics if any(metric in line.numbers for line in self.lines)]
         self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
-        self.parts = parts_of(Shown(template, self.cells, self.lines, self.tasks, bool(self.along.axes)))
+        self.parts = parts_of(GridContents(template, self.cells, self.lines, self.tasks, bool(self.along.axes)))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from everlearn.grid.cells import CellResult
 from everlearn.grid.summary import Line
-from everlearn.grid.template import Template
+from everlearn.grid.template import GridTemplate
 from everlearn.plugins import Registry
 from everlearn.report.figures import Plate
 from everlearn.report.tables import Table
 
 
 @dataclass(frozen=True)
-class Shown:
+class GridContents:
     """What a page shows.
 
     Attributes:
@@ -26,7 +26,7 @@ class Shown:
         asked_along: whether end tasks were asked inside of stages.
     """
 
-    template: Template
+    template: GridTemplate
     cells: Sequence[CellResult]
     lines: Sequence[Line]
     tasks: Sequence[str]
@@ -34,7 +34,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Column:
+class FactColumn:
     """A column of the table of what each row takes.
 
     Attributes:
@@ -48,14 +48,14 @@ class Column:
     caption: str
 
 
-class Part:
+class GridPart:
     """Base class of parts of a grid's page. Override what the part has."""
 
     def tables(self) -> Sequence[Table]:
         """Return tables of scores, which follow those of every grid."""
         return ()
 
-    def columns(self) -> Sequence[Column]:
+    def columns(self) -> Sequence[FactColumn]:
         """Return further columns of the table of what each row takes."""
         return ()
 
@@ -68,7 +68,7 @@ class Part:
         return ()
 
 
-Make = Callable[[Shown], Part | None]
+Make = Callable[[GridContents], GridPart | None]
 PARTS: Registry[Make] = Registry("grid_parts")
 """Name → what makes the part of a page, or None where it has nothing to say; in the order of registration."""
 _Make = TypeVar("_Make", bound=Make)
@@ -84,6 +84,6 @@ def grid_part(name: str) -> Callable[[_Make], _Make]:
     return register
 
 
-def parts_of(shown: Shown) -> list[Part]:
+def parts_of(shown: GridContents) -> list[GridPart]:
     """Return the registered parts that have something to say about a grid."""
     return [part for make in PARTS.values() if (part := make(shown)) is not None]

@@ -16,7 +16,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.grid.difficulty import ORDERS, by_difficulty
-from everlearn.grid.template import GridSettings, Template
+from everlearn.grid.template import GridSettings, GridTemplate
 from everlearn.methods.sequential import PLAIN
 from everlearn.seeding import seed_for
 
@@ -28,7 +28,7 @@ _PLACES = ("path", "validation", "train", "test", "tokenizer", "cache")
 """Keys that may name files: where these lie makes no difference, and what is in them is known otherwise."""
 
 
-class RecipeTemplate(Template):
+class RecipeTemplate(GridTemplate):
     """The stream of one recipe.
 
     An order's number belongs to the order itself, so that a later call with other orders adds cells to the same table:

@@ -13,7 +13,7 @@ from everlearn.grid import arrangements
 from everlearn.grid.cells import Measured
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.grid.summary import BASE
-from everlearn.grid.template import Template
+from everlearn.grid.template import GridTemplate
 from everlearn.methods import base, build, names
 from everlearn.methods.sequential import PLAIN
 
@@ -78,7 +78,7 @@ all before it, in its own number of steps; the mean of the models of each domain
 `pool` are called per-task fine-tuning and multi-task learning."""
 
 
-def resolve(wanted: Iterable[str], template: Template, option: str = "--methods") -> list[RowSpec]:
+def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--methods") -> list[RowSpec]:
     """Entries by our names or the paper's, each once; case, hyphens and underscores do not matter.
 
     Args:
@@ -105,20 +105,20 @@ def resolve(wanted: Iterable[str], template: Template, option: str = "--methods"
     return list(found.values())
 
 
-def our_name(name: str, template: Template) -> str | None:
+def our_name(name: str, template: GridTemplate) -> str | None:
     """Our name for an entry that may be called as in the paper; None where there is no such entry."""
     ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *template.systems)}
     return ours.get(base.plain_name(template.paper_names.get(base.plain_name(name), name)))
 
 
-def in_order(entries: Iterable[str], template: Template) -> list[str]:
+def in_order(entries: Iterable[str], template: GridTemplate) -> list[str]:
     """Entries as tables list them: in the order of the template's groups; behind them the others by name."""
     names = dict.fromkeys(our_name(name, template) for name in itertools.chain(*template.groups.values()))
     listed = {name: place for place, name in enumerate(names)}
     return sorted(entries, key=lambda entry: (listed.get(entry, len(listed)), entry))
 
 
-def entry_of(name: str, template: Template) -> RowSpec:
+def entry_of(name: str, template: GridTemplate) -> RowSpec:
     """The entry of one of our own names, or of one of a template's systems."""
     if (system := template.systems.get(name)) is not None:
         methods = tuple(dict(each) for each in system.methods)

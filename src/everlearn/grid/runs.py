@@ -14,7 +14,7 @@ from everlearn.config.recipe import Recipe, parse
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
-from everlearn.grid.template import GridSettings, Template
+from everlearn.grid.template import GridSettings, GridTemplate
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
@@ -87,7 +87,7 @@ class RunFactory:
 
     def __init__(
         self,
-        template: Template,
+        template: GridTemplate,
         settings: GridSettings,
         runs: Path,
         data: Path | None = None,

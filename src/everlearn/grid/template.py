@@ -47,7 +47,7 @@ class System:
     wants: tuple[str, ...] = ()
 
 
-class Template:
+class GridTemplate:
     """Base class of templates: the domains of a stream in several orders, and the recipe of a run on them.
 
     Attributes:

@@ -9,9 +9,9 @@ import numpy as np
 
 from everlearn.comparison import formatting as fmt
 from everlearn.grid.cells import CellResult
-from everlearn.grid.parts import Part, Shown, grid_part
+from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import in_order
-from everlearn.grid.template import Template
+from everlearn.grid.template import GridTemplate
 from everlearn.report.tables import Table, TableCell
 from everlearn_bench.claims.judge import parts
 from everlearn_bench.suites.claims import Number
@@ -22,7 +22,7 @@ _Column = tuple[str, Callable[[CellResult], float | None]]
 
 
 @dataclass
-class OrderEffects(Part):
+class OrderEffects(GridPart):
     """The tables of both analyses."""
 
     found: list[Table]
@@ -33,13 +33,13 @@ class OrderEffects(Part):
 
 
 @grid_part("order effects")
-def order_effects(shown: Shown) -> Part | None:
+def order_effects(shown: GridContents) -> GridPart | None:
     """Return what the place in the stream does, where a grid has runs in an order."""
     found = effect_tables(shown.cells, shown.template)
     return OrderEffects(found) if found else None
 
 
-def effect_tables(cells: Sequence[CellResult], template: Template) -> list[Table]:
+def effect_tables(cells: Sequence[CellResult], template: GridTemplate) -> list[Table]:
     """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order.
 
     One domain has no order, and of fewer than four the first two and the last two overlap.

@@ -8,7 +8,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.evaluation.estimate import Estimate
 from everlearn.grid.during_training import FORGOTTEN, KEPT
 from everlearn.grid.page import number_cell
-from everlearn.grid.parts import Part, Shown, grid_part
+from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import entry_of, in_order
 from everlearn.report.tables import Table, TableCell
 from everlearn_bench.suites import Published, Suite
@@ -21,7 +21,7 @@ BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it"
 
 
 @grid_part("published numbers")
-def published_numbers(shown: Shown) -> Part | None:
+def published_numbers(shown: GridContents) -> GridPart | None:
     """Return the table of a suite that has published numbers, where a number of ours can stand beside them."""
     template = shown.template
     if not isinstance(template, Suite) or template.published is None or not (shown.tasks or shown.asked_along):
@@ -30,10 +30,10 @@ def published_numbers(shown: Shown) -> Part | None:
 
 
 @dataclass
-class PublishedNumbers(Part):
+class PublishedNumbers(GridPart):
     """A row for each that is published or ours."""
 
-    shown: Shown
+    shown: GridContents
     published: Published
 
     def last_tables(self) -> list[Table]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from everlearn.config.addresses import SUITES, suite
 from everlearn.errors import RecipeError
-from everlearn.grid.template import Template
+from everlearn.grid.template import GridTemplate
 from everlearn_bench.suites.claims import Claims
 from everlearn_bench.suites.settings import Settings
 from everlearn_bench.suites.sources import Fetchable
@@ -35,7 +35,7 @@ class Published:
     beside: tuple[tuple[str, int | None], ...] = ()
 
 
-class Suite(Template):
+class Suite(GridTemplate):
     """Base class of suites. Subclass, set the attributes, implement `locate` and `recipe`, use ``@register_suite``.
 
     Attributes (beside those of a template):

@@ -12,7 +12,8 @@ Number = Literal[
     "continual", "lc", "fg", "backward", "forward", "late",
 ]  # fmt: skip
 """What is compared; see :func:`everlearn.grid.summary.numbers`, and of the last line
-:func:`everlearn_bench.transfer_study.claim_numbers.transfer`; ``drift`` is ``bits_drift`` of a stream, by its last domain."""
+:func:`everlearn_bench.transfer_study.claim_numbers.transfer`; ``drift`` is ``bits_drift`` of a stream, by its last
+domain."""
 TRANSFER: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward", "late")
 """Of the causal study, in bits per byte: differences of log-perplexities, which its paper has."""
 Relation = Literal["above", "below", "within"]

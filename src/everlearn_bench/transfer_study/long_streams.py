@@ -10,8 +10,8 @@ import numpy as np
 from everlearn.comparison import formatting as fmt
 from everlearn.grid.cells import CellResult
 from everlearn.grid.compute import evaluation_share
-from everlearn.grid.parts import Column, Part, Shown, grid_part
-from everlearn.grid.template import Template
+from everlearn.grid.parts import FactColumn, GridContents, GridPart, grid_part
+from everlearn.grid.template import GridTemplate
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate
@@ -31,12 +31,12 @@ EVALUATION = (
 
 
 @grid_part("long streams")
-def long_streams(shown: Shown) -> Part | None:
+def long_streams(shown: GridContents) -> GridPart | None:
     """Return what the study says of a grid; None where all streams are short."""
     return LongStreams(shown.template, shown.cells) or None
 
 
-class LongStreams(Part):
+class LongStreams(GridPart):
     """Cells whose streams are long enough to ask whether late stages forget more.
 
     Args:
@@ -44,7 +44,7 @@ class LongStreams(Part):
         cells: of one grid; the short ones, and those of no order, are left out.
     """
 
-    def __init__(self, template: Template, cells: Sequence[CellResult]) -> None:
+    def __init__(self, template: GridTemplate, cells: Sequence[CellResult]) -> None:
         self._template, self._super_domains = template, dict(template.super_domains)
         self._alone = {cell.seed: cell for cell in cells if cell.entry == ALONE}
         self._groups: dict[str, list[CellResult]] = {}
@@ -66,10 +66,10 @@ class LongStreams(Part):
         parts = (by_super_domain(runs), by_size(self._gains(), self._template.training_bytes))
         return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[FactColumn]:
         """What the score matrix takes, where that is known."""
         shown = {entry: fmt.percent(share) for entry, share in self.evaluation.items()}
-        return [Column("Evaluation, of training", shown, EVALUATION)] if shown else []
+        return [FactColumn("Evaluation, of training", shown, EVALUATION)] if shown else []
 
     @cached_property
     def evaluation(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Put a trained base model into the package: ``python -m everlearn_bench.suites.docs.ship STAGE`` (see ``make base``)."""
+"""Put a trained base model into the package: ``python -m everlearn_bench.suites.docs.ship STAGE`` (`make base`)."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def recipe(
 
     Args:
         order: a number of :data:`ORDERS`, or domains by name (some or all, in any order).
-        data: folder with corpora and end tasks (see :data:`~everlearn_bench.suites.six_domains.cache.LAYOUT`); by default the
-            value of the environment variable EVERLEARN_SIX_DOMAINS. Not needed if `corpora` names every domain and
-            ``general`` and `end_tasks` is None.
+        data: folder with corpora and end tasks (see :data:`~everlearn_bench.suites.six_domains.cache.LAYOUT`); by
+            default the value of the environment variable EVERLEARN_SIX_DOMAINS. Not needed if `corpora` names every
+            domain and ``general`` and `end_tasks` is None.
         model: hub id or folder of the base model, or the recipe's ``model`` group.
         method: as in a recipe.
         corpora: domain (or ``general``) → your own text instead of the proxy: a path, of which 5 % are held out, or the
