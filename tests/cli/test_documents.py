@@ -75,7 +75,7 @@ def commands() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("place", "words"), commands(), ids=lambda value: str(value)[:60])
 def test_commands_parse(place: str, words: list[str], tmp_path: Path) -> None:
-    group = typer.main.get_command(application())
+    group = typer.main.get_command(application(words[1:2]))
     name, command, rest = group.resolve_command(typer.Context(group), words[1:])
     assert command is not None
     context = command.make_context(name, list(rest))

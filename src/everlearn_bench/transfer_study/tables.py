@@ -195,13 +195,18 @@ def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
     first, *others = runs
     return {
         key: {
-            group: Spread(*(fmean(getattr(each[key][group], name) for each in runs) for name in vars(spread)))
-            for group, spread in groups.items()
+            group: _mean_spread([each[key][group] for each in runs])
+            for group in groups
             if all(group in each.get(key, {}) for each in others)
         }
         for key, groups in first.items()
         if all(key in each for each in others)
     }
+
+
+def _mean_spread(of: Sequence[Spread]) -> Spread:
+    means, medians, domains = zip(*((each.mean, each.median, each.domains) for each in of), strict=True)
+    return Spread(fmean(means), fmean(medians), round(fmean(domains)))
 
 
 def half_width(run: Run) -> float | None:
