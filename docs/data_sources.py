@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everlearn_bench.suites import SUITES, Suite
+from everlearn_bench.suites import SUITES, Suite, find_suite
 from everlearn_bench.suites.sources import Fetchable
 
 PAGE = Path(__file__).with_name("data-sources.md")
@@ -39,7 +39,7 @@ def page() -> str:
     """Return the page."""
     parts = [HEAD]
     listed: dict[tuple[str, ...], list[Suite]] = {}
-    for suite in SUITES.values():
+    for suite in map(find_suite, sorted(SUITES)):
         if suite.sources:
             listed.setdefault((suite.cache or suite.name,), []).append(suite)
     for suites in listed.values():

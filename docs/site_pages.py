@@ -61,16 +61,19 @@ def commands() -> Iterator[str]:
     import typer
     import typer.main
 
-    from everlearn.cli import VERBS, application
+    from everlearn import plugins
+    from everlearn.cli import application
 
-    group = typer.main.get_command(application())
+    with plugins.hidden():
+        group = typer.main.get_command(application(whole=True))
     root = typer.Context(group, info_name="everlearn")
+    found = group.commands  # type: ignore[attr-defined]
+    headings = list(dict.fromkeys(command.rich_help_panel for command in found.values()))
     heading = ""
-    for verb, where in VERBS.items():
-        if where != heading:
-            yield f"\n## {where}\n"
-            heading = where
-        command = group.commands[verb]  # type: ignore[attr-defined]
+    for verb, command in sorted(found.items(), key=lambda item: headings.index(item[1].rich_help_panel)):
+        if command.rich_help_panel != heading:
+            heading = command.rich_help_panel
+            yield f"\n## {heading}\n"
         context = typer.Context(command, info_name=verb, parent=root)
         yield f"\n### `everlearn {verb}`\n\n{(command.help or '').strip()}\n"
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])

@@ -119,7 +119,7 @@ def test_a_run_that_is_resumed_where_a_tracker_is_missing(everlearn: Project, mo
 def test_a_grid_is_checked_before_its_base_is_scored(
     everlearn: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("everlearn_bench.suites.base.SUITES", {"tiny": TinySuite(tmp_path / "suite")})
+    monkeypatch.setattr("everlearn.config.addresses.SUITES", {"tiny": TinySuite(tmp_path / "suite")})
     (everlearn.folder / "settings.yaml").write_text("train: {optim: lomo}\n")
     everlearn.fails(
         *("bench", "tiny", "--methods", "sequential", "--seeds", "1", "--settings", "settings.yaml"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tiny
+from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
@@ -608,7 +609,7 @@ RECIPES = sorted((ROOT / "recipes" / "m2d2").glob("*.yaml"))
 def test_shipped_recipes_load(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the data: every address is one of the suite's."""
     asked: list[str] = []
-    monkeypatch.setattr(suites, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
+    monkeypatch.setattr(addresses, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
     made = load(path)
     known = set(built_in.names()) | set(names.NAMES)
     assert {address.split("/")[1] for address in asked} - {"general"} <= known

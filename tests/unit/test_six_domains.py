@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
@@ -232,7 +233,7 @@ def test_addresses(invented, monkeypatch):
 def test_shipped_recipes_load(name, monkeypatch):
     """Without the data: every address is one of the suite's."""
     asked = []
-    monkeypatch.setattr(suites, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
+    monkeypatch.setattr(addresses, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
     recipe = load(RECIPES / f"{name}.yaml")
     assert recipe.method[0]["name"] == name
     assert set(asked) == {f"six-domains/{inside}" for inside in address.addresses()}

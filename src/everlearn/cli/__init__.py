@@ -62,10 +62,13 @@ PLACES = {
 """What a file system answers to a place that cannot be read or written."""
 
 
-def application(words: Sequence[str] = ()) -> typer.Typer:
+def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     """Create the command-line application.
 
-    Every verb of :data:`VERBS`, and of plugins that which `words` ask for; where they ask for none, all to be listed.
+    Args:
+        words: of the command line. Of plugins the verb that they ask for is there; where they ask for none, all are, to
+            be listed.
+        whole: with the arguments of the verbs that are listed.
     """
     app = typer.Typer(
         name="everlearn",
@@ -93,7 +96,8 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
         app.command(asked)(importing(plugins.command_of(str(asked))))
     else:
         for verb, (heading, stand_in) in listed(VERBS).items():
-            app.command(verb, rich_help_panel=heading)(stand_in)
+            command = importing(plugins.command_of(verb)) if whole else stand_in
+            app.command(verb, rich_help_panel=heading)(command)
     return app
 
 
