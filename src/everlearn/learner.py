@@ -408,7 +408,7 @@ class ContinualLearner(OpenRun):
         return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self)]
 
     def train_alone(self, scorer: Scorer) -> None:
-        """Train one model for each domain alone, from the base model and without a method (FT in the causal study)."""
+        """Train one model for each domain alone, from the base model and without a method."""
         for domain in self.recipe.domains:
             recipe = self.recipe.changed(
                 domains=[domain.model_dump(mode="json")],

@@ -1,4 +1,4 @@
-"""Options of `bench` and `sweep`, and how a filled grid is shown."""
+"""Options of verbs that fill a grid, and how it is shown."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Evaluation(Options):
     model before and after each domain: filled blanks, a continuation, an answer. They are stored in the page and in the
     run folder as plain text; 0 stores none. `columns` determines which ones are evaluated when."""
     alone: bool = False
-    """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
+    """Also train each domain alone from the base model: one more stage per domain."""
     lm_eval: Annotated[Harness | None, BeforeValidator(named)] = None
     """Tasks of lm_eval, evaluated before the first domain and after each one: a list of names, or a mapping with
     `tasks` and their settings. Needs `pip install 'everlearn[lm-eval]'`."""

@@ -1,7 +1,4 @@
-"""``everlearn bench`` and ``sweep``: a grid of methods × orders × seeds on a suite, and the table that it fills.
-
-A user's own recipe is a suite too.
-"""
+"""A grid of methods × orders × seeds on a template, such as a user's recipe, and the page that it fills."""
 
 from everlearn.grid.cells import CellResult, load_results
 from everlearn.grid.equal_compute import equalised

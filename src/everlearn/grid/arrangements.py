@@ -1,7 +1,7 @@
 """How a cell is made: methods learn the stream; the arrangements train plainly, each in its own way.
 
 All of it is runs of :class:`~everlearn.learner.ContinualLearner`, so a killed cell goes on where it was. The base
-model is measured once for the whole grid (:attr:`Workbench.base`): its scores depend on model and data alone.
+model is measured once for the whole grid (:meth:`RunFactory.base`): its scores depend on model and data alone.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ POOL = "pool"
 _DOCUMENTS = "documents.jsonl"
 
 
-def stream(bench: RunFactory, job: Job, place: Path) -> Measured:
+def stream(factory: RunFactory, job: Job, place: Path) -> Measured:
     """A method learns one domain after another."""
-    return _streamed(bench.finish(job, bench.recipe(job, place / "run")))
+    return _streamed(factory.finish(job, factory.recipe(job, place / "run")))
 
 
-def cumulative(bench: RunFactory, job: Job, place: Path) -> Measured:
+def cumulative(factory: RunFactory, job: Job, place: Path) -> Measured:
     """Each domain shuffled together with all before it, in as many steps as it has by itself: A, then A and B."""
-    whole = bench.recipe(job, place / "run")
-    alone, learnt = ContinualLearner(whole, reporter=bench.reporter), []
+    whole = factory.recipe(job, place / "run")
+    alone, learnt = ContinualLearner(whole, reporter=factory.reporter), []
     domains = [domain.model_dump(mode="json") for domain in whole.domains]
     for index, domain in enumerate(whole.domains):
         before = sorted(whole.domains[: index + 1], key=lambda each: each.name)  # one file, in whatever order they came
         if index:
             so_far = whole.changed(domains=[each.model_dump(mode="json") for each in before], end_tasks=[])
             name = f"pool-corpus-{hash_of(*(each.name for each in before))[:8]}"
-            corpus = _pool_of(bench, job, so_far, name)
-            held_out = _held_out(bench, job, domain)
+            corpus = _pool_of(factory, job, so_far, name)
+            held_out = _held_out(factory, job, domain)
             own = domain.train | {"max_steps": alone.steps(domain.name)}
             learnt.append(corpus | {"name": domain.name, "validation": held_out, "train": own})
-    return _streamed(bench.finish(job, whole.changed(domains=[domains[0], *learnt])))
+    return _streamed(factory.finish(job, whole.changed(domains=[domains[0], *learnt])))
 
 
 def _streamed(learner: ContinualLearner) -> Measured:
@@ -104,9 +104,9 @@ def _streamed(learner: ContinualLearner) -> Measured:
     )
 
 
-def constant(bench: RunFactory, job: Job, place: Path) -> Measured:
+def constant(factory: RunFactory, job: Job, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    recipe = bench.recipe(job, place / "run")
+    recipe = factory.recipe(job, place / "run")
     scores = {task.name: _constant(task, recipe) for task in scored(recipe)}
     return Measured(
         domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
@@ -141,9 +141,9 @@ def always_the_most_frequent(task: EndTask) -> Cell:
     return classification_cell(test.labels, answers, classes, (0,), task.f1, task=task.name)
 
 
-def none(bench: RunFactory, job: Job, place: Path) -> Measured:
+def none(factory: RunFactory, job: Job, place: Path) -> Measured:
     """The base model as it is."""
-    base = bench.base(job)
+    base = factory.base(job)
     recipe, evaluation = base.recipe(), base.path / "evaluation"
     rows: dict[Moment, int] = {"base": 0, "final": 0}
     sets = measured_sets(evaluation, 0, held_out_names(recipe))
@@ -155,10 +155,10 @@ def none(bench: RunFactory, job: Job, place: Path) -> Measured:
     )
 
 
-def separate(bench: RunFactory, job: Job, place: Path) -> Measured:
+def separate(factory: RunFactory, job: Job, place: Path) -> Measured:
     """One model per domain, each trained from the base model; general text: the mean over these models."""
     rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
-    parts = [bench.finish(job, bench.recipe(job, place / name, (name,))) for name in job.domains]
+    parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
     found = Measured(domains=list(job.domains), extra_tokens=0)
     general: dict[str, list[dict[Moment, float]]] = {}
     for learner in parts:
@@ -181,28 +181,28 @@ def separate(bench: RunFactory, job: Job, place: Path) -> Measured:
     return found
 
 
-def pool(bench: RunFactory, job: Job, place: Path) -> Measured:
+def pool(factory: RunFactory, job: Job, place: Path) -> Measured:
     """One training on all domains shuffled together, with as many steps as all of them."""
-    whole = bench.recipe(job, place / "held-out")
+    whole = factory.recipe(job, place / "held-out")
     each = [whole.train_of(domain.name) for domain in whole.domains]
     longer = {
         key: sum(options[key] for options in each)
         for key in ("max_steps", "warmup_steps")
         if all(options.get(key, 0) >= 1 for options in each)
     }
-    learner = bench.finish(
+    learner = factory.finish(
         job,
         whole.changed(
-            domains=[_pool_of(bench, job, whole, "pool-corpus") | {"name": POOL, "validation": None}],
+            domains=[_pool_of(factory, job, whole, "pool-corpus") | {"name": POOL, "validation": None}],
             end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
             train=whole.train | longer,
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
         ),
     )
-    evaluation, base = learner.folder.path / "evaluation", bench.base(job).path / "evaluation"
+    evaluation, base = learner.folder.path / "evaluation", factory.base(job).path / "evaluation"
     # The pooled run holds no domain's text out: the six are measured as a model of the stream would be.
-    over = ContinualLearner(whole, reporter=bench.reporter)
-    bench.share_base(job, over.folder)
+    over = ContinualLearner(whole, reporter=factory.reporter)
+    factory.share_base(job, over.folder)
     scorer = over.scorer()
     domains = [name for name in scorer.names() if name in job.domains]
     bits: dict[str, dict[Moment, float]] = {}
@@ -221,19 +221,19 @@ def pool(bench: RunFactory, job: Job, place: Path) -> Measured:
     )
 
 
-def merged(bench: RunFactory, job: Job, place: Path) -> Measured:
+def merged(factory: RunFactory, job: Job, place: Path) -> Measured:
     """The mean of the weights of one model per domain, each trained from the base model; learnt is what these knew."""
-    parts = [bench.finish(job, bench.recipe(job, place / name, (name,))) for name in job.domains]
+    parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
     model = parts[0].model_after(1)
     with torch.no_grad():
         for number, part in enumerate(parts[1:], 2):
             other = dict(part.model_after(1).named_parameters())
             for name, parameter in model.named_parameters():
                 parameter.lerp_(other[name], 1 / number)
-    whole = bench.recipe(job, place / "held-out")
-    over = ContinualLearner(whole, reporter=bench.reporter)
-    bench.share_base(job, over.folder)
-    scorer, base = over.scorer(), bench.base(job).path / "evaluation"
+    whole = factory.recipe(job, place / "held-out")
+    over = ContinualLearner(whole, reporter=factory.reporter)
+    factory.share_base(job, over.folder)
+    scorer, base = over.scorer(), factory.base(job).path / "evaluation"
     how = scorer.conditions(0)
     predictor = Checkpoint(model.to(scorer.device), how.objective)
     bits = {
@@ -260,21 +260,21 @@ def merged(bench: RunFactory, job: Job, place: Path) -> Measured:
     )
 
 
-def _pool_of(bench: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
+def _pool_of(factory: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
     """All domains of a recipe as one corpus."""
     answers = any(domain.target_column for domain in recipe.domains)
     last = max(part.keep_last for domain in recipe.domains for part in domain.parts)
-    with bench.waiting_for(bench.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
-        text = pooled(recipe, bench.shared(job, name))
+    with factory.waiting_for(factory.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
+        text = pooled(recipe, factory.shared(job, name))
     return {"path": str(text), **({"target_column": "target", "keep_last": last} if answers else {})}
 
 
-def _held_out(bench: RunFactory, job: Job, domain: Domain) -> str | None:
+def _held_out(factory: RunFactory, job: Job, domain: Domain) -> str | None:
     """What a domain holds out as a file of its own, for a domain of more text; None where it holds nothing out."""
     if domain.validation is None:
         return None
-    folder = bench.shared(job, f"held-out-{domain.name}")
-    with bench.waiting_for(bench.runs, "writes held-out text"):
+    folder = factory.shared(job, f"held-out-{domain.name}")
+    with factory.waiting_for(factory.runs, "writes held-out text"):
         if files.damage(folder) is not None:
             with files.new_folder(folder) as made:
                 _write(made / _DOCUMENTS, _documents(domain, held_out=True))

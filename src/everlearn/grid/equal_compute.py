@@ -16,7 +16,7 @@ from everlearn.model.loading import load_model
 STEPS = "train.max_steps"
 
 
-def equalised(entries: Sequence[RowSpec], bench: RunFactory) -> list[RowSpec]:
+def equalised(entries: Sequence[RowSpec], factory: RunFactory) -> list[RowSpec]:
     """The same rows, each with as many steps (rounded down) as take what plain training takes in the recipe's.
 
     Only ``train.max_steps`` is changed; a schedule that is a share of the steps goes with it.
@@ -26,13 +26,13 @@ def equalised(entries: Sequence[RowSpec], bench: RunFactory) -> list[RowSpec]:
             steps takes as much as they do.
     """
     models: dict[str, Any] = {}
-    return [_equalised(entry, bench, models) for entry in entries]
+    return [_equalised(entry, factory, models) for entry in entries]
 
 
-def _equalised(entry: RowSpec, bench: RunFactory, models: dict[str, Any]) -> RowSpec:
-    methods = tuple(bench.settings.spec(method["name"]) | method for method in entry.methods)
-    recipe = bench.recipe(Job(None, None, bench.first, methods, entry.changes), bench.runs / entry.name / "run")
-    learner = ContinualLearner(recipe, reporter=bench.reporter)
+def _equalised(entry: RowSpec, factory: RunFactory, models: dict[str, Any]) -> RowSpec:
+    methods = tuple(factory.settings.spec(method["name"]) | method for method in entry.methods)
+    recipe = factory.recipe(Job(None, None, factory.first, methods, entry.changes), factory.runs / entry.name / "run")
+    learner = ContinualLearner(recipe, reporter=factory.reporter)
     own = next((domain.name for domain in recipe.domains if "max_steps" in domain.train), None)
     if own is not None or recipe.train.get("max_steps", 0) < 1:
         said = f"domain '{own}' has a number of its own" if own else "the recipe does not set it"

@@ -115,9 +115,7 @@ class Grid(RunFactory):
         for order in orders:
             if order not in template.orders:
                 known = ", ".join(map(template.order_title, template.orders))
-                raise RecipeError(
-                    f"`--orders` names {template.order_title(order)}; the suite `{template.name}` has {known}."
-                )
+                raise RecipeError(f"`--orders` names {template.order_title(order)}; `{template.name}` has {known}.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError("A grid runs each cell in one process. Start the command several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
