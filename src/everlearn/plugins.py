@@ -41,6 +41,10 @@ NEEDED = ("methods", "tasks", "architectures", "suites")
 """Groups without which a run cannot go on."""
 OWN = "everlearn"
 """The distribution of this package. What else it brings has the same version, and is no stranger's."""
+STALE = (
+    "This installation lacks what everlearn brings by entry points, suites and commands among it: its metadata is "
+    "older than its code. Install it again, in a checkout with `pip install --editable .`."
+)
 T = TypeVar("T")
 
 
@@ -215,11 +219,6 @@ def load(group: str) -> list[PluginError]:
 def failures() -> list[PluginError]:
     """Return the errors of all plugins that were asked for and are broken."""
     return list(_FAILED.values())
-
-
-def has_failed(group: str, name: str) -> bool:
-    """Return whether the entry point of this name was asked for and is broken."""
-    return (group, name) in _FAILED
 
 
 def place_of(verb: str) -> tuple[str, str]:

@@ -220,3 +220,47 @@ def test_names_that_are_taken_are_refused(everlearn: Project, tmp_path: Path) ->
     assert "brings the method 'ewc', which everlearn has too." in listed.err
     assert "Package three 1.2 brings the method 'das', which everlearn has too. Uninstall the package." in listed.err
     assert listed.code == 0
+
+
+SLOW = """
+import torch
+
+HEADING = "Look"
+
+def command(times: int = 1) -> None:
+    "Do it slowly."
+    print("slow " * times)
+"""
+
+
+def test_a_command_is_listed_without_being_imported(everlearn: Project, tmp_path: Path) -> None:
+    files = package("slow", "verbs", {"slow": "slow:command", "bad": "bad:command"}, {"slow": SLOW, "bad": "1 / 0"})
+    site = install(tmp_path / "source", tmp_path / "site", files)
+    (helped, missing), modules = called(everlearn.folder, site, ["--help"], ["slwo"])
+    assert (helped.code, missing.code) == (0, 2)
+    assert "Do it slowly." in helped.out.split(" Look ")[1]
+    assert {"torch", "slow"}.isdisjoint(modules)
+    assert "Package slow 1.2 brings the verb 'bad', but importing `bad:command` failed" in helped.err
+    assert "Did you mean 'slow'?" in missing.err
+    (ran, wrong, broken), _ = called(
+        everlearn.folder,
+        site,
+        ["slow", "--times", "2", "--import", "json"],
+        ["slow", "--time", "2"],
+        ["bad"],
+    )
+    assert ran.out.strip() == "slow slow"
+    assert "Did you mean '--times'?" in wrong.err
+    assert (ran.code, wrong.code, broken.code) == (0, 2, 2)
+
+
+def test_an_installation_that_is_older_than_the_code_says_so(everlearn: Project, tmp_path: Path) -> None:
+    old = tmp_path / "site" / "everlearn-0.0.dist-info"
+    old.mkdir(parents=True)
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: everlearn\nVersion: 0.0\n", encoding="utf-8")
+    (old / "entry_points.txt").write_text("[everlearn.methods]\n", encoding="utf-8")
+    everlearn.recipe["model"] = "suite:docs/base"
+    everlearn.write()
+    said, _ = called(everlearn.folder, old.parent, ["demo"], ["validate", "recipe.yaml"], ["env"])
+    assert [each.code for each in said] == [2, 2, 0]
+    assert all("pip install --editable" in each.out + each.err for each in said)

@@ -187,7 +187,8 @@ def _usage(error: typer.TyperException) -> str:
     sentence = getattr(error, "message", str(error)) if hasattr(error, "possibilities") else error.format_message()
     sentence = sentence.strip().rstrip(".") + "."
     if sentence.startswith("No such command '"):
-        sentence += did_you_mean(sentence.split("'")[1], [*VERBS, *plugins.names("verbs")])
+        near = did_you_mean(sentence.split("'")[1], [*VERBS, *plugins.names("verbs")])
+        sentence += f" {plugins.STALE}" if plugins.is_stale() else near
     elif option := getattr(error, "option_name", None):
         context = getattr(error, "ctx", None)
         known = [name for parameter in context.command.params for name in parameter.opts] if context else []

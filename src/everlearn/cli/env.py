@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from everlearn.cli.common import AsJson, show
+from everlearn import plugins
+from everlearn.cli.common import AsJson, say, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +17,8 @@ def command(as_json: AsJson = False) -> None:
 
     facts = environment()
     show(facts, as_json, lambda: _table(facts))
+    if plugins.is_stale():
+        say(plugins.STALE, as_json)
 
 
 def _table(facts: dict[str, Any]) -> Table:

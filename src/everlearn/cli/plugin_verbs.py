@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from everlearn import plugins
+from everlearn.errors import PluginError
 
 HEADING = "Of plugins"
 """Where `everlearn --help` lists a verb whose module has no `HEADING` of its own."""
@@ -51,10 +52,10 @@ def _described(verb: str) -> tuple[str, str | None]:
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HEADING":
             heading = str(ast.literal_eval(node.value))
     if text is None:
-        plugins.load("verbs")
-        if plugins.has_failed("verbs", verb):
+        try:
+            text = inspect.getdoc(plugins.command_of(verb))
+        except PluginError:  # which is told after the list
             return heading, None
-        text = inspect.getdoc(plugins.command_of(verb))
     return heading, (text or "").partition("\n")[0]
 
 

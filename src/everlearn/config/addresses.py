@@ -9,11 +9,6 @@ from everlearn import plugins
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.options import home
 
-STALE = (
-    " This installation of everlearn has no suites: its metadata is older than its code. Install it again, in a "
-    "checkout with `pip install --editable .`."
-)
-
 
 class Located(Protocol):
     """What addresses need of a suite."""
@@ -67,6 +62,6 @@ def suite(name: str, where: str = "") -> Located:
         RecipeError: there is no suite of this name.
     """
     if name not in SUITES:
-        near = STALE if plugins.is_stale() else did_you_mean(name, SUITES)
+        near = f" {plugins.STALE}" if plugins.is_stale() else did_you_mean(name, SUITES)
         raise RecipeError(f"There is no suite '{name}'{where}.{near}")
     return SUITES[name]
