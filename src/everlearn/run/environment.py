@@ -20,7 +20,8 @@ def environment() -> dict[str, Any]:
 
     cuda = torch.cuda.is_available()
     for group in ("metrics", "quantities"):  # loads every installed plugin: each can contribute to the results
-        plugins.load(group)
+        if plugins.may_bring(group):
+            plugins.load(group)
     return {
         "everlearn": __version__,
         "python": platform.python_version(),

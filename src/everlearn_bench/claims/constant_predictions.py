@@ -47,7 +47,7 @@ def constant_table(cells: Sequence[CellResult]) -> Table | None:
 
 
 def _caption(ends: Sequence[TaskScores], any_label: bool) -> str:
-    """What is compared."""
+    """Return the caption: what is compared."""
     label = "one of the labels, whichever it is" if any_label else "the most frequent label of the training part"
     with_f1 = {bool(end.macro_f1) for end in ends}
     if with_f1 == {True}:

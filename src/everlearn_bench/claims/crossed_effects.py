@@ -33,7 +33,7 @@ class CrossedMean:
     freedom: float = 1.0
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
-        """Ends of the confidence interval; None without an error."""
+        """Return the ends of the confidence interval; None without an error."""
         if self.error is None:
             return None
         reach = self.error * float(student.ppf((1 + level) / 2, self.freedom))
@@ -50,7 +50,7 @@ class CrossedMean:
 
 
 def crossed_mean(values: Sequence[Mapping[str, float]]) -> CrossedMean:
-    """The mean over runs and tasks, both random.
+    """Return the mean over runs and tasks, both random.
 
     With V_tasks the variance that the mean has because tasks are drawn, and V_runs the same for runs,
     (mean)² / (V_tasks + V_runs) is min F′ of H. H. Clark (The language-as-fixed-effect fallacy, Journal of Verbal
@@ -85,7 +85,7 @@ def crossed_mean(values: Sequence[Mapping[str, float]]) -> CrossedMean:
 
 
 def mean_of_these(runs: Mapping[tuple[int | None, int | None], Mapping[str, float]]) -> CrossedMean:
-    """The mean over runs and tasks where tasks and orders are the ones that are meant: seeds are the only sample.
+    """Return the mean over runs of these tasks and these orders: seeds are the only sample.
 
     With y the mean over a run's tasks: m = (1/O) Σ_o ȳ_o over O orders; s² = Σ_o Σ_s (y_os − ȳ_o)² / (R − O) over R
     runs; the error is √((1/O²) Σ_o s²/n_o), with R − O degrees of freedom.
@@ -113,7 +113,7 @@ def mean_of_these(runs: Mapping[tuple[int | None, int | None], Mapping[str, floa
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values of one family, in the order given (S. Holm, 1979)."""
+    """Return the adjusted p-values of one family, in the order given (S. Holm, 1979)."""
     order, adjusted, highest = np.argsort(p_values, kind="stable"), [1.0] * len(p_values), 0.0
     for rank, place in enumerate(order):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))

@@ -78,7 +78,7 @@ class Judged:
 
 
 def parts(cell: CellResult, number: Number) -> dict[str, float]:
-    """What a number of :func:`~everlearn.grid.summary.numbers` is the mean of: end task, or domain → value.
+    """Return the parts whose mean a number of :func:`~everlearn.grid.summary.numbers` is: end task or domain → value.
 
     Empty where the cell cannot have the number.
     """
@@ -148,7 +148,7 @@ def ask(cells: Sequence[CellResult], question: ClaimQuestion, sampled: Sampled =
 
 
 def verdict(question: ClaimQuestion, interval: tuple[float, float] | None, runs: int) -> Verdict:
-    """The rule, fixed before anything was measured: which side of the bar the whole interval lies on.
+    """Apply the rule, fixed before anything was measured: on which side of the bar the whole interval lies.
 
     An end that touches the bar decides nothing, and neither do fewer than `RUNS` runs.
     """
@@ -184,7 +184,7 @@ def _rows(cells: Sequence[CellResult], entry: str, number: Number, orders: tuple
 
 
 def _between(scores: Mapping[str, Mapping[Moment, float]], first: Moment, then: Moment | None) -> dict[str, float]:
-    """The value at `first`, less the one at `then`, wherever there is both."""
+    """Return the value at `first`, less the one at `then`, wherever there is both."""
     wanted = [moment for moment in (first, then) if moment is not None]
     return {
         name: at[first] - (at[then] if then is not None else 0.0)

@@ -99,7 +99,7 @@ def order_table(cells: Sequence[CellResult], number: Number, title: str) -> Tabl
 
 
 def ends_table(cells: Sequence[CellResult], number: Number, unit: str) -> Table:
-    """The first two domains against the last two: end score, gain over the base model, change since learnt.
+    """Compare the first two domains with the last two: end score, gain over the base model, change since learnt.
 
     Args:
         cells: those with an order.

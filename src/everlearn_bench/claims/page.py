@@ -71,7 +71,7 @@ def page(
     cells: Sequence[CellResult],
     these: Sequence[Judged] = (),
 ) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         suite: what the cells were measured on.
@@ -124,7 +124,7 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
 
 
 def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: Judged | None = None) -> Table:
-    """The comparisons of one claim; with `these` what they say of these very tasks."""
+    """Return the comparisons of one claim; with `these` what they say of these very tasks."""
     alone = all(finding.question.other is None for finding in judged.findings)  # its difference is what was measured
     measured = ("Measured [95 %]",) if alone else ("Measured", "Difference [95 %]")
     second = ("These tasks: difference [95 %]", "p", "p (Holm)", "Verdict") if these is not None else ()
@@ -140,7 +140,7 @@ def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: J
 
 
 def question(asked: ClaimQuestion, titles: Mapping[str, str]) -> str:
-    """What is compared, in words: ``DAS > EWC: F1``."""
+    """Return in words what is compared: ``DAS > EWC: F1``."""
     entry, name = titles[asked.entry] + _orders(asked.orders), NUMBERS[asked.number]
     sign = ">" if asked.relation == "above" else "<"
     scale, _ = _scale(asked)
@@ -182,7 +182,7 @@ def _p(value: float | None) -> str:
 
 
 def _measured(cells: Sequence[CellResult]) -> str:
-    """What the verdicts rest on."""
+    """Return what the verdicts rest on."""
     if not cells:
         return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
     settings = {key: value for key, value in cells[0].settings.items() if key not in _HIDDEN}

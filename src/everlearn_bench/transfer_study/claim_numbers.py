@@ -19,7 +19,7 @@ LATE = "late"
 
 
 def transfer(cell: CellResult, number: Number) -> dict[str, float]:
-    """What a number of the study is the mean of; empty where the cell cannot have it.
+    """Return the parts whose mean a number of the study is; empty if the cell cannot have it.
 
     =============  ============================================================================================
     ``continual``  domain → base model − right after its own stage; of domains learnt alone this is DAPT
@@ -85,7 +85,7 @@ def _at(cell: CellResult, moment: Moment) -> dict[str, float]:
 
 
 def _between(cell: CellResult, quantity: str) -> dict[str, float]:
-    """A quantity of every domain that has all of its moments."""
+    """Return a quantity of every domain that has all of its moments."""
     earlier = cell.domains[:-1] if cell.order is not None else []
     found = dict[str, float]()
     for name in earlier if quantity == "forgotten" else cell.domains:

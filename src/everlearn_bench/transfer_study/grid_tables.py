@@ -40,7 +40,7 @@ def spreads(stream: StreamLosses) -> Spreads:
 
 
 def of_all_domains(runs: Mapping[str, Sequence[Spreads]]) -> Table:
-    """The measures over all domains.
+    """Return the table of the measures over all domains.
 
     Args:
         runs: of each entry and order, by what they are called.
@@ -57,7 +57,7 @@ def of_all_domains(runs: Mapping[str, Sequence[Spreads]]) -> Table:
 
 
 def by_super_domain(runs: Mapping[str, Sequence[Spreads]]) -> Table | None:
-    """What each super-domain learns and keeps; None where no run has two of them.
+    """Return the table of what each super-domain learns and keeps; None if no run has two of them.
 
     Args:
         runs: of each entry and order, by what they are called.
@@ -75,7 +75,7 @@ def by_super_domain(runs: Mapping[str, Sequence[Spreads]]) -> Table | None:
 
 
 def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[str, int]) -> Table | None:
-    """What domains gain by the size of their training text; None where all sizes are alike or one is not known.
+    """Return what domains gain by the size of their training text; None if all sizes are alike or one is not known.
 
     Args:
         gains: of single runs, domain → base model − after its training; by what the runs are called.
@@ -113,7 +113,7 @@ def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[s
 
 
 def _cell(runs: Sequence[Spreads], measure: str, group: str) -> TableCell:
-    """The mean over runs, with that of the medians and an interval; runs that lack the measure do not count."""
+    """Return the mean over runs, with that of the medians and an interval; runs that lack the measure do not count."""
     found = [run[measure][group] for run in runs if group in run.get(measure, {})]
     if not found:
         return TableCell(fmt.MISSING)

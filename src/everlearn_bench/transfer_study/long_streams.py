@@ -67,7 +67,7 @@ class LongStreams(GridPart):
         return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
 
     def columns(self) -> list[FactColumn]:
-        """What the score matrix takes, where that is known."""
+        """Return what the score matrix takes, where that is known."""
         shown = {entry: fmt.percent(share) for entry, share in self.evaluation.items()}
         return [FactColumn("Evaluation, of training", shown, EVALUATION)] if shown else []
 
@@ -81,7 +81,7 @@ class LongStreams(GridPart):
         return {entry: float(np.mean(own)) for entry, own in shares.items()}
 
     def plates(self) -> Iterator[Plate]:
-        """The score matrix, then forgetting by gap, each a picture for each entry and order."""
+        """Draw the score matrix, then forgetting by gap, each a picture for each entry and order."""
         for label, cells in list(self._groups.items())[:SERIES]:
             yield from heat(_scores(label, cells))
         for label, found in list(self._saturations.items())[:SERIES]:
@@ -104,7 +104,7 @@ class LongStreams(GridPart):
         return found
 
     def _gains(self) -> dict[str, list[dict[str, float]]]:
-        """The models of single domains, and each entry with all its orders, to what domains have gained in each run."""
+        """Return models of single domains, and each entry with all its orders → what domains gained in each run."""
         entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
         alone = {f"{cell.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
         return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
