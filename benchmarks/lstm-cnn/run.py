@@ -22,6 +22,7 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+import everlearn_bench.bases  # noqa: F401  # AutoConfig knows them from here on
 from everlearn import files
 from everlearn.evaluation import accuracy
 from everlearn.grid.archive import find_cell, find_cells
