@@ -1,4 +1,7 @@
-"""A grid of methods × orders × seeds on a template, such as a user's recipe, and the page that it fills."""
+"""Run grids of methods × orders × seeds on a suite, and show the results in tables (``everlearn bench`` and ``sweep``).
+
+A user's own recipe is a suite too.
+"""
 
 from everlearn.grid.cells import CellResult, load_results
 from everlearn.grid.equal_compute import equalised

@@ -1,7 +1,7 @@
-"""Cells of a grid in one file: an archive, beside the JSON files of the cells that were made since.
+"""Keep the cells of a grid in one archive file, beside JSON files of cells that were made since.
 
-A line of the archive (``cells.jsonl.bz2``) is ``{"name": …, "cell": …}``. The lines are sorted and a bzip2 file holds
-no times, so the same cells make the same bytes everywhere. ``bzcat`` shows it.
+A line of the archive (``cells.jsonl.bz2``) is ``{"name": …, "cell": …}``. The lines are sorted and a bzip2 file
+contains no times, so the same cells give the same bytes everywhere. ``bzcat`` shows the content.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ ARCHIVE = "cells.jsonl.bz2"
 
 
 class KeptCell(NamedTuple):
-    """What a cell's file, or its line in the archive, holds."""
+    """The content of a cell's file, or of its line in the archive."""
 
     value: Any
-    """As JSON has it."""
+    """The JSON value."""
     where: str
-    """For sentences: the file, or the name and the archive."""
+    """Its place for messages: the file, or the name and the archive."""
 
 
 def find_cell(folder: Path, name: str) -> KeptCell | None:
-    """Return a cell by its name; a file counts more than a line of the archive.
+    """Return a cell by its name; a file takes precedence over a line of the archive.
 
     Raises:
         RunError: the file or the archive is damaged.
@@ -41,7 +41,7 @@ def find_cell(folder: Path, name: str) -> KeptCell | None:
 
 
 def find_cells(folder: Path) -> dict[str, KeptCell]:
-    """Return every cell in a folder by its name, in the order of their files' names.
+    """Return every cell in a folder by its name, sorted by file name.
 
     Raises:
         RunError: a file or the archive is damaged.
@@ -57,12 +57,12 @@ def find_cells(folder: Path) -> dict[str, KeptCell]:
 
 
 def pack(folder: Path) -> int:
-    """Put every cell of a folder into its archive and remove the files.
+    """Move every cell of a folder into its archive.
 
-    What is killed in between leaves every cell in at least one place.
+    A kill at any moment leaves every cell in at least one place.
 
     Returns:
-        how many cells the archive holds.
+        Number of cells in the archive.
 
     Raises:
         RunError: a file or the archive is damaged.
@@ -73,16 +73,16 @@ def pack(folder: Path) -> int:
         lines = [json.dumps({"name": name, "cell": cells[name]}, **_COMPACT) + "\n" for name in cells]
         files.write_bytes(folder / ARCHIVE, bz2.compress("".join(lines).encode()))
     for path, content in loose.items():
-        if path.read_bytes() == content:  # else it was made again meanwhile
+        if path.read_bytes() == content:  # otherwise it was made again meanwhile
             path.unlink()
     return len(cells)
 
 
 def unpack(folder: Path) -> int:
-    """Write every cell of a folder's archive as a file of its own again and remove the archive.
+    """Write every cell of a folder's archive to a file of its own, and remove the archive.
 
     Returns:
-        how many cells the folder holds.
+        Number of cells in the folder.
 
     Raises:
         RunError: a file or the archive is damaged.
@@ -102,7 +102,7 @@ def _file_name(name: str) -> str:
 
 
 def _archived(folder: Path) -> Mapping[str, bytes]:
-    """Return the lines of a folder's archive by the names of their cells; none where there is no archive."""
+    """Return the lines of a folder's archive by the names of their cells; empty if there is no archive."""
     path = folder / ARCHIVE
     try:
         state = path.stat()
@@ -113,7 +113,7 @@ def _archived(folder: Path) -> Mapping[str, bytes]:
 
 @functools.lru_cache(maxsize=64)
 def _lines(path: Path, *version: int) -> Mapping[str, bytes]:
-    """Read an archive once, however often its cells are asked for."""
+    """Read an archive; the result is cached until the file changes."""
     with files.reading(path):
         lines = bz2.decompress(path.read_bytes()).splitlines()
         cells = [json.loads(line) for line in lines]

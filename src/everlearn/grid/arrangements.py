@@ -1,7 +1,7 @@
-"""How a cell is made: methods learn the stream; the arrangements train plainly, each in its own way.
+"""Make a cell: methods learn the stream, and other arrangements train plainly in different ways.
 
-All of it is runs of :class:`~everlearn.learner.ContinualLearner`, so a killed cell goes on where it was. The base
-model is measured once for the whole grid (:meth:`RunFactory.base`): its scores depend on model and data alone.
+Everything is a run of :class:`~everlearn.learner.ContinualLearner`, so a killed cell continues where it was. The base
+model is scored once for the complete grid (:attr:`Workbench.base`), since its scores depend only on model and data.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _DOCUMENTS = "documents.jsonl"
 
 
 def stream(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """A method learns one domain after another."""
+    """Let the methods learn one domain after another."""
     return _streamed(factory.finish(job, factory.recipe(job, place / "run")))
 
 
 def cumulative(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """Each domain shuffled together with all before it, in as many steps as it has by itself: A, then A and B."""
+    """Train each domain shuffled with all domains before it, in the steps of the domain alone: A, then A and B."""
     whole = factory.recipe(job, place / "run")
     alone, learnt = ContinualLearner(whole, reporter=factory.reporter), []
     domains = [domain.model_dump(mode="json") for domain in whole.domains]
     for index, domain in enumerate(whole.domains):
-        before = sorted(whole.domains[: index + 1], key=lambda each: each.name)  # one file, in whatever order they came
+        before = sorted(whole.domains[: index + 1], key=lambda each: each.name)  # one file for any order of the domains
         if index:
             so_far = whole.changed(domains=[each.model_dump(mode="json") for each in before], end_tasks=[])
             name = f"pool-corpus-{hash_of(*(each.name for each in before))[:8]}"
@@ -72,7 +72,7 @@ def cumulative(factory: RunFactory, job: Job, place: Path) -> Measured:
 
 
 def _streamed(learner: ContinualLearner) -> Measured:
-    """What a finished run of a stream has brought."""
+    """Return the measurements of a finished run over a stream."""
     recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
     domains, last = [domain.name for domain in recipe.domains], len(recipe.domains)
     sets = measured_sets(evaluation, last, held_out_names(recipe))
@@ -105,7 +105,7 @@ def _streamed(learner: ContinualLearner) -> Measured:
 
 
 def constant(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """No model: one label is the answer to every test example."""
+    """Answer every test example with the same label, without a model."""
     recipe = factory.recipe(job, place / "run")
     scores = {task.name: _constant(task, recipe) for task in scored(recipe)}
     return Measured(
@@ -114,7 +114,7 @@ def constant(factory: RunFactory, job: Job, place: Path) -> Measured:
 
 
 def _constant(task: TaskConfig, recipe: Recipe) -> TaskScores:
-    """Of a task that is asked and not fine-tuned, the training part is its domain."""
+    """Score the most frequent label; for a task without fine-tuning, its domain is the training part."""
     if isinstance(task, EndTask):
         cell, shares = always_the_most_frequent(task), None
     else:
@@ -127,14 +127,17 @@ def _constant(task: TaskConfig, recipe: Recipe) -> TaskScores:
 
 
 def shares_of_options(questions: Sequence[Question]) -> list[float]:
-    """How often each option that all questions have is right; options of single questions are no labels."""
+    """Return how often each option that all questions have is the right one.
+
+    Options that only some questions have are no labels and are left out.
+    """
     right = Counter(question.answers[question.right] for question in questions)
     labels = [each for each in questions[0].answers if all(each in question.answers for question in questions)]
     return [right[label] / len(questions) for label in labels]
 
 
 def always_the_most_frequent(task: EndTask) -> Cell:
-    """The training part's most frequent label (of equally frequent ones the first) as the answer to everything."""
+    """Return the cell of always answering the training part's most frequent label; ties go to the first one."""
     train, test = read_end_task(task)
     classes, counts = np.unique(train.labels, return_counts=True)
     answers = np.full((1, len(test)), classes[counts.argmax()])
@@ -142,7 +145,7 @@ def always_the_most_frequent(task: EndTask) -> Cell:
 
 
 def none(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """The base model as it is."""
+    """Score the base model."""
     base = factory.base(job)
     recipe, evaluation = base.recipe(), base.path / "evaluation"
     rows: dict[Moment, int] = {"base": 0, "final": 0}
@@ -156,7 +159,7 @@ def none(factory: RunFactory, job: Job, place: Path) -> Measured:
 
 
 def separate(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """One model per domain, each trained from the base model; general text: the mean over these models."""
+    """Train one model per domain from the base model; scores on general text are means over these models."""
     rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
     parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
     found = Measured(domains=list(job.domains), extra_tokens=0)
@@ -182,7 +185,7 @@ def separate(factory: RunFactory, job: Job, place: Path) -> Measured:
 
 
 def pool(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """One training on all domains shuffled together, with as many steps as all of them."""
+    """Train one model on all domains shuffled together, with as many steps as all of them."""
     whole = factory.recipe(job, place / "held-out")
     each = [whole.train_of(domain.name) for domain in whole.domains]
     longer = {
@@ -200,7 +203,7 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Measured:
         ),
     )
     evaluation, base = learner.folder.path / "evaluation", factory.base(job).path / "evaluation"
-    # The pooled run holds no domain's text out: the six are measured as a model of the stream would be.
+    # The pooled run has no held-out text of single domains, so these are scored as a model of the stream would be.
     over = ContinualLearner(whole, reporter=factory.reporter)
     factory.share_base(job, over.folder)
     scorer = over.scorer()
@@ -222,7 +225,7 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Measured:
 
 
 def merged(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """The mean of the weights of one model per domain, each trained from the base model; learnt is what these knew."""
+    """Average the weights of one model per domain, each trained from the base model; learnt is what these knew."""
     parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
     model = parts[0].model_after(1)
     with torch.no_grad():
@@ -261,16 +264,16 @@ def merged(factory: RunFactory, job: Job, place: Path) -> Measured:
 
 
 def _pool_of(factory: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
-    """All domains of a recipe as one corpus."""
+    """Return all domains of a recipe as one corpus."""
     answers = any(domain.target_column for domain in recipe.domains)
     last = max(part.keep_last for domain in recipe.domains for part in domain.parts)
-    with factory.waiting_for(factory.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
+    with factory.waiting_for(factory.runs, "writes the corpus of all domains"):  # cells of all seeds share it
         text = pooled(recipe, factory.shared(job, name))
     return {"path": str(text), **({"target_column": "target", "keep_last": last} if answers else {})}
 
 
 def _held_out(factory: RunFactory, job: Job, domain: Domain) -> str | None:
-    """What a domain holds out as a file of its own, for a domain of more text; None where it holds nothing out."""
+    """Write a domain's held-out text to a file of its own, for a domain with more text; None if there is none."""
     if domain.validation is None:
         return None
     folder = factory.shared(job, f"held-out-{domain.name}")
@@ -282,9 +285,9 @@ def _held_out(factory: RunFactory, job: Job, domain: Domain) -> str | None:
 
 
 def pooled(recipe: Recipe, folder: Path) -> Path:
-    """One file with every training document of every domain. Training shuffles its rows, so documents need no order.
+    """Write one file with every training document of every domain, unordered, since training shuffles its rows.
 
-    The weights of a domain's sources say how a domain is learnt; here every document stands once.
+    The weights of a domain's sources are ignored: every document occurs once.
     """
     if files.damage(folder) is not None:
         with files.new_folder(folder) as made:
@@ -293,7 +296,7 @@ def pooled(recipe: Recipe, folder: Path) -> Path:
 
 
 def _documents(domain: Domain, held_out: bool = False) -> Iterator[Document]:
-    """A domain's documents to train on, or those that it holds out."""
+    """Yield a domain's training documents, or its held-out ones."""
     for part in domain.parts:
         if held_out and part.held_out_corpus is not None:
             yield from (document for document, _ in read_documents(part.held_out_corpus))
@@ -312,21 +315,21 @@ def _write(file: Path, documents: Iterable[Document]) -> None:
 
 
 def held_out_names(recipe: Recipe) -> list[str]:
-    """Names of the domains, and of the general text if there is one."""
+    """Return the names of the domains, and of the general text if there is one."""
     return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
 
 
 def scored(recipe: Recipe) -> list[TaskConfig]:
-    """The end tasks that have an accuracy: those that are fine-tuned, and those of a domain that the model answers.
+    """Return the end tasks with an accuracy: those with fine-tuning, and those of a domain without fine-tuning.
 
-    Others are on the page of the runs, and tasks of no domain in :mod:`everlearn.grid.during_training`.
+    Other tasks are in the report of the runs, and tasks without a domain in :mod:`everlearn.grid.during_training`.
     """
     answered = [task for task in recipe.end_tasks if isinstance(task, AnswerTask | ChoiceTask) and task.domain]
     return [task for task in recipe.end_tasks if isinstance(task, EndTask) or task in answered]
 
 
 def _most_frequent(task: TaskConfig, recipe: Recipe) -> str:
-    """The most frequent answer of a task's domain."""
+    """Return the most frequent answer of a task's domain."""
     found = Counter[str]()
     for domain in recipe.domains:
         if domain.name == task.domain:
@@ -335,7 +338,7 @@ def _most_frequent(task: TaskConfig, recipe: Recipe) -> str:
 
 
 def _accuracies(evaluation: Path, domains: list[str], tasks: list[str]) -> ScoreMatrix | None:
-    """Accuracy of every task after every domain, where it was measured; None where there is no task."""
+    """Return the accuracy of every task after every domain, where measured; None if there are no tasks."""
 
     def score(row: int, task: str) -> float | None:
         place = task_path(evaluation, row, task)
@@ -352,6 +355,6 @@ def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Mome
 
 
 def _spent(learner: ContinualLearner) -> dict[str, Any]:
-    """What plain training takes; a method's own passes come on top."""
+    """Return the cost of plain training, to which a method's own passes are added."""
     cost = (results := Results.load(learner.folder.results_file)).cost
     return {"tokens": cost.tokens, "extra_tokens": 0, "seconds": cost.training_seconds, "notes": results.notes}

@@ -1,4 +1,4 @@
-"""One entry of a grid in one order with one seed, as it is kept: what it scored, made of the cells of its runs."""
+"""Store the results of one row in one order with one seed, computed from the cells of its runs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from everlearn.grid.archive import KeptCell, find_cell, find_cells
 from everlearn.version import __version__
 
 RIGHT = ("exact_match", "accuracy", "choice_accuracy")
-"""What counts as a right answer, by metric: the first that a task has, before any other share of its examples."""
+"""Metrics that count as accuracy: the first one that a task has, before any other share of its examples."""
 Moment = Literal["base", "learnt", "final"]
-"""The untouched base model; right after the own domain; the end of the stream."""
+"""The base model; right after the own domain; the end of the stream."""
 
 
 class Stored(BaseModel):
-    """Base of what is kept: unknown keys are refused."""
+    """Base class of stored results; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class TaskScores(Stored):
-    """One end task at one moment: fractions, one for each fine-tuning (one where nothing is fine-tuned)."""
+    """Scores of one end task at one moment: fractions, one for each fine-tuning (a single one without fine-tuning)."""
 
     accuracy: list[float]
-    """Share of correct labels; of right answers where the model answers itself."""
+    """Share of correct labels, or of right answers."""
     macro_f1: list[float] = []
-    """Over the labels of the training part; empty for tasks without."""
+    """Macro-F1 over the labels of the training part; empty for tasks without labels."""
     f1: list[float] = []
-    """The F1 that the task asks for: macro-F1, or micro-F1, which is accuracy."""
+    """The F1 that the task chooses: macro-F1, or micro-F1, which equals accuracy."""
     examples: int = 0
-    """How many were asked; 0 where it was not written down."""
+    """Number of test examples; 0 if unknown."""
     shares: list[float] = []
-    """Of each label among those asked, where the entry is that of one label for everything and labels are known."""
+    """Share of each label among the test examples, for the row that always answers one label, if labels are known."""
 
 
 class ScoreMatrix(Stored):
@@ -47,85 +47,85 @@ class ScoreMatrix(Stored):
     rows: list[str]
     """``base``, then the domain learnt last."""
     columns: list[str]
-    """Held-out sets, or end tasks."""
+    """Names of held-out sets, or of end tasks."""
     values: list[list[float | None]]
-    """[rows][columns]; null where nothing was measured."""
+    """Numbers, [rows][columns]; null where nothing was measured."""
 
 
 class PointScores(Stored):
-    """One moment of a training."""
+    """Scores at one moment of training."""
 
     tokens: float
-    """Learnt from until then."""
+    """Training tokens up to then."""
     learnt: dict[str, dict[str, float]]
-    """Metric → held-out set or end task of a domain that is learnt → score."""
+    """Metric → held-out set or end task of the stream's domains → score."""
     kept: dict[str, dict[str, float]]
-    """The same of general text and of tasks that belong to no domain."""
+    """The same for general text and for tasks without a domain."""
 
 
 class Measured(Stored):
-    """What running a cell brought."""
+    """The measurements of a cell."""
 
     domains: list[str]
-    """In the order in which they were learnt, if there was one."""
+    """Domains, in the order in which they were learnt, if there was one."""
     tasks: dict[str, dict[Moment, TaskScores]] = {}
     """End task → moment → scores."""
     bits_per_byte: dict[str, dict[Moment, float]] = {}
     """Domain or general text → moment → bits per byte of held-out text."""
     matrix: ScoreMatrix | None = None
-    """Bits per byte after each domain, where domains were learnt one after another."""
+    """Bits per byte after each domain, if domains were learnt one after another."""
     accuracies: ScoreMatrix | None = None
-    """The same of end tasks: accuracy."""
+    """The same for the accuracy of end tasks."""
     points: list[PointScores] = []
-    """From the base model to the end, where end tasks are asked inside a stage (`evaluation.tasks_every`)."""
+    """Scores from the base model to the end, if end tasks are scored inside stages (`evaluation.tasks_every`)."""
     tokens: int = 0
-    """Trained on."""
+    """Tokens trained on."""
     seconds: float = 0.0
-    """Training, with everything that the method does between domains; not the evaluation."""
+    """Seconds of training, with the method's work between domains and without evaluation."""
     parameters: int = 0
-    """Trainable ones that the method adds for a domain."""
+    """Trainable parameters that the method adds for a domain."""
     passes_per_step: float = 0.0
-    """Extra forward and backward passes per step, as the method declares them."""
+    """Extra forward and backward passes per step, as declared by the method."""
     extra_tokens: float | None = None
-    """Tokens run beside those learnt from, in units of a forward and backward pass, as the methods declare their
-    passes: in the steps, and outside of them (importance, text that the model writes). Null where it was not noted."""
+    """Tokens of the methods' extra passes, in units of a forward and backward pass, as declared by the methods: in the
+    steps, and outside of them (importance, generated text). Null if unknown."""
     notes: list[str] = []
-    """What a reader should know."""
+    """Notes for the reader."""
 
 
 class CellResult(Measured):
-    """A file of a grid's results."""
+    """The file of a cell."""
 
     everlearn: str = __version__
-    """Version that wrote it."""
+    """Version that wrote the file."""
     suite: str
     """Name of the suite."""
     entry: str
     """Method, variant or arrangement."""
     title: str
-    """As tables write it."""
+    """Title in tables."""
     paper: str = ""
     """URL of the method's paper."""
     order: int | None
-    """Null where it makes no difference."""
+    """Number of the order; null if it makes no difference."""
     seed: int | None
-    """Of training; null where it makes no difference."""
+    """Seed of training; null if it makes no difference."""
     options: dict[str, Any] = {}
-    """Of the method, where they are not its defaults."""
+    """Options of the method that differ from its defaults."""
     domain_id_at_test: bool = False
-    """Whether the method was told at test where a text comes from."""
+    """Whether the method was told the domain of a text in evaluation."""
     old_data: bool = False
     """Whether the method kept text of earlier domains."""
     settings: dict[str, Any]
-    """What all cells of the grid share: settings, and marks of the contents of model and data."""
+    """What all cells of the grid share: settings, and digests of model and data."""
 
     @property
     def name(self) -> str:
-        """Of the file, without its ending."""
+        """Return the name of the file, without its extension."""
         return cell_name(self.entry, self.order, self.seed)
 
     def check(self, settings: Mapping[str, Any], where: Path) -> None:
-        """Raise ``RunError`` if it was measured with other settings than these."""
+        """Raise ``RunError`` if it was measured with settings other than these."""
         for key in sorted({*settings, *self.settings}):
             mine, other = self.settings.get(key), settings.get(key)
             if mine != other:
@@ -137,16 +137,16 @@ class CellResult(Measured):
 
 
 def cell_name(entry: str, order: int | None, seed: int | None) -> str:
-    """``das-order0-seed1``; without what makes no difference."""
+    """Return a name such as ``das-order0-seed1``; parts that make no difference are left out."""
     parts = [entry, *([f"order{order}"] if order is not None else []), *([f"seed{seed}"] if seed is not None else [])]
     return "-".join(parts)
 
 
 def load_cell(folder: Path, name: str) -> CellResult | None:
-    """Return a cell of a folder, from a file of its own or from the archive; None where it is not measured.
+    """Return a cell of a folder, from its own file or from the archive; None if it is not measured.
 
     Raises:
-        RunError: the file is damaged or no cell.
+        RunError: the file is damaged or not a cell.
     """
     kept = find_cell(folder, name)
     return None if kept is None else _validated(kept)
@@ -156,8 +156,8 @@ def load_results(folder: Path) -> list[CellResult]:
     """Return every cell in a folder and its archive, sorted by name.
 
     Raises:
-        RunError: a file is damaged, no cell or not named like its cell, or the cells were measured with different
-            settings.
+        RunError: a file is damaged, not a cell or not named after its cell, or the cells were measured with
+            different settings.
     """
     found: list[CellResult] = []
     for name, kept in find_cells(folder).items():
@@ -182,7 +182,7 @@ def _validated(kept: KeptCell) -> CellResult:
 
 
 def scores_of(cell: Cell) -> TaskScores:
-    """What an end task's answers are worth."""
+    """Return the scores of an end task's cell."""
     shares = [each for each in metrics_of([cell]) if each.unit == "fraction" and each.higher_is_better]
     right = next(each for each in (*map(METRICS.__getitem__, RIGHT), *shares) if each.applies(cell))
     f1 = {name: METRICS[name].scores(cell).tolist() for name in ("macro_f1", "f1") if METRICS[name].applies(cell)}
@@ -190,10 +190,10 @@ def scores_of(cell: Cell) -> TaskScores:
 
 
 def bits_of(evaluation: Path, row: int, name: str) -> float:
-    """A held-out set after `row` domains, from what a run keeps: bits per byte."""
+    """Return the bits per byte of a held-out set after `row` domains, from a run's cells."""
     return METRICS["bits_per_byte"].score(Cell.load(set_path(evaluation, row, name)))
 
 
 def measured_sets(evaluation: Path, row: int, names: Iterable[str]) -> list[str]:
-    """Those of the held-out sets that were measured after `row` domains."""
+    """Return the held-out sets that were measured after `row` domains."""
     return [name for name in names if set_path(evaluation, row, name).is_file()]

@@ -1,4 +1,4 @@
-"""What training and evaluation take, counted in passes: the same on every machine, however busy it is."""
+"""Count the compute of training and evaluation in passes, which does not depend on the machine or its load."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
 
 ROUNDING = 1e-9
-"""Of a share: what is a whole number of steps but for it has that many."""
+"""Rounding error of a share: a number of steps that is this close to a whole number counts as that."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """A stream in units of a row that is run forward and backward; a forward pass alone is a third of that.
+    """The compute of a stream, in units of a row's forward and backward pass; a forward pass counts as a third.
 
     Attributes:
-        plain: rows that are learnt from, R: what plain training takes.
-        per_step: extra passes over each of them, p.
-        outside: rows run outside of the steps, E: importance, text that the model writes; what may be fewer is
-            counted whole.
+        plain: R, the rows trained on: the compute of plain training.
+        per_step: p, the extra passes over each of them.
+        outside: E, the rows outside of the steps: importance, generated text; an upper bound if it can be less.
     """
 
     plain: int
@@ -31,7 +30,7 @@ class Effort:
 
     @classmethod
     def of(cls, learner: ContinualLearner, costs: Iterable[Cost]) -> Effort:
-        """Of a run, with what its methods declare for its model (:meth:`everlearn.methods.base.Method.cost`)."""
+        """Return the compute of a run, as its methods declare it (:meth:`everlearn.methods.base.Method.cost`)."""
         names, costs = [domain.name for domain in learner.recipe.domains], list(costs)
         sizes = [learner.prepared(name).train.size for name in names]
         general = learner.recipe.general
@@ -39,7 +38,7 @@ class Effort:
         if general is not None and any(cost.passes_once for cost in costs):
             once = learner.prepared(general.name).train.size
         rows = [learner.steps(name) * learner.rows_per_step(learner.arguments(name)) for name in names]
-        # As long as no row comes twice, what is run once over each grows and shrinks with the steps.
+        # If no row occurs twice, passes that run once over each row are proportional to the steps.
         new = all(size is None or trained <= size for size, trained in zip(sizes, rows, strict=True))
         return cls(
             sum(rows),
@@ -49,28 +48,28 @@ class Effort:
 
     @property
     def relative(self) -> float:
-        """(R (1 + p) + E) / R: against plain training of as many steps."""
+        """Return (R (1 + p) + E) / R: the compute relative to plain training with the same number of steps."""
         return 1 + self.per_step + self.outside / self.plain
 
     @property
     def share(self) -> float:
-        """(R − E) / (R (1 + p)): of its steps, how many take what all steps of plain training take; 0 or less: none."""
+        """Return (R − E) / (R (1 + p)): the share of the steps with plain training's compute; 0 or less for none."""
         return (1 - self.outside / self.plain) / (1 + self.per_step)
 
     def steps(self, plain: int) -> int:
-        """Return how many steps, rounded down, take what so many steps of plain training take; 0 or less: none."""
+        """Return the steps, rounded down, with the compute of `plain` steps of plain training; 0 or less for none."""
         return math.floor(plain * self.share + ROUNDING)
 
 
 def evaluation_share(cell: CellResult) -> float | None:
-    """What a stream's score matrix takes, as a share of the steps that were learnt in: n b / 3 over t / s.
+    """Return the compute of a stream's score matrix as a share of that of its steps: n b / 3 over t / s.
 
-    n texts were scored, each a sample of b rows (`blocks`; a text that has fewer counts as if it had them all) and
-    a third of a pass forward and backward a row; t tokens were learnt from in rows of s (`block_size`).
+    n texts were scored, each a sample of b rows (`blocks`; a text with fewer rows counts as if it had all of them), and
+    a row costs a third of a forward and backward pass. t tokens were trained on in rows of s tokens (`block_size`).
 
     Returns:
-        None where this cannot be known: the settings say no `blocks` or `block_size`, or the row of the table has its
-        own; or end tasks were asked too.
+        The share; None if it is unknown: the settings have no `blocks` or `block_size`, the row of the table has its
+        own, or end tasks were scored too.
     """
     rows, tokens = (cell.settings.get(key) for key in ("blocks", "block_size"))
     own = any(key.startswith(("evaluation.", "data.")) for key in cell.options)

@@ -1,4 +1,4 @@
-"""Domains by how difficult a run has measured them to be."""
+"""Order domains by their difficulty, as a run has measured it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ORDERS = {
     "easy-first-alone": ("alone", False),
     "hard-first-alone": ("alone", True),
 }
-"""Word → whose bits per byte of held-out text count (the base model's; those of a model trained on the domain alone),
-and whether the most come first."""
+"""Name of an order → model whose bits per byte of held-out text count (the base model, or a model trained on the domain
+alone), and whether the most difficult domain comes first."""
 
 
 def by_difficulty(text: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The order that `WORD:RUN` stands for; of equally difficult domains the recipe's.
+    """Return the order that `WORD:RUN` stands for; ties keep the recipe's order.
 
     Raises:
         RecipeError: the run has not measured the difficulty of every domain.
-        RunError: what it measured is damaged.
+        RunError: a cell of the run is damaged.
     """
     word, _, run = text.partition(":")
     whose, hard_first = ORDERS[word]

@@ -1,4 +1,4 @@
-"""What the end tasks said while the cells of a grid trained: numbers, a table, and learning against forgetting."""
+"""Show the scores of end tasks while the cells of a grid trained: numbers, a table, learning against forgetting."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from everlearn.report.figures.during_training import Along
 from everlearn.report.tables import Table, TableCell
 
 KEPT, FORGOTTEN = "kept", "kept_forgotten"
-"""Names of numbers: the tasks of no domain at the end, and what of the base model's is lost."""
+"""Names of numbers: the score of tasks without a domain at the end, and its loss against the base model."""
 
 
 def waypoints(cell: CellResult) -> list[Waypoint]:
-    """What was measured along a cell's training; empty where end tasks were not asked inside a stage."""
+    """Return the scores along a cell's training; empty if end tasks were not scored inside stages."""
     return [Waypoint(point.tokens, point.learnt, point.kept) for point in cell.points]
 
 
 def asked(cell: CellResult, number: str) -> dict[str, float]:
-    """What a number of the end tasks that are asked is the mean of: end task → value.
+    """Return the values over whose mean a number of end tasks is taken: end task → value.
 
     Args:
-        cell: of a grid.
-        number: :data:`KEPT` or :data:`FORGOTTEN`, of the tasks of no domain; or a metric, of the others at the end.
+        cell: a cell of a grid.
+        number: :data:`KEPT` or :data:`FORGOTTEN` for tasks without a domain, or a metric for the others at the end.
     """
     along = waypoints(cell)
     drawn = axes(along[-1]) if along else []
@@ -40,18 +40,18 @@ def asked(cell: CellResult, number: str) -> dict[str, float]:
 
 
 def asked_numbers(cell: CellResult) -> dict[str, float]:
-    """The means of them that the cell has."""
+    """Return the means of these numbers that the cell has."""
     wanted = (KEPT, FORGOTTEN, *(cell.points[-1].learnt if cell.points else ()))
     found = {number: asked(cell, number) for number in wanted if number != "bits_per_byte"}
     return {number: sum(values.values()) / len(values) for number, values in found.items() if values}
 
 
 class AlongTraining:
-    """Entries whose end tasks were asked inside the stages, each the mean over its runs.
+    """Rows whose end tasks were scored inside stages, each the mean over its runs.
 
     Args:
-        titles: entry → its title, in the order of the page.
-        cells: the grid's results.
+        titles: row → its title, in the order of the page.
+        cells: the results of the grid.
     """
 
     def __init__(self, titles: Mapping[str, str], cells: Sequence[CellResult]) -> None:
@@ -61,16 +61,16 @@ class AlongTraining:
         self.axes: list[Axes] = axes(ends[-1]) if ends else []
 
     def legend(self) -> list[tuple[str, str, int]]:
-        """Title, marker and rank of each entry that is drawn."""
+        """Return title, marker and rank of each drawn row."""
         return legend_of(self.entries)
 
     def plates(self) -> list[Plate]:
-        """A picture for each metric of what is learnt, and one of text alone."""
+        """Return a figure for each metric of what is learnt, and one for text alone."""
         labels, each = tuple(self.entries)[:SERIES], tuple(map(tuple, self.entries.values()))[:SERIES]
         return [plate for own in self.axes for plate in draw("along", Along(own, labels, each))]
 
     def tables(self) -> list[Table]:
-        """One table, or none: the base model, and every entry at its end."""
+        """Return one table of the base model and every row at its end, or none."""
         if not self.axes:
             return []
         metric, kept = self.axes[0].kept

@@ -1,4 +1,4 @@
-"""Rows of equal compute: what a method runs beside plain training is taken from its steps."""
+"""Give rows equal compute: the extra compute of a method is taken from its steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STEPS = "train.max_steps"
 
 
 def equalised(entries: Sequence[RowSpec], factory: RunFactory) -> list[RowSpec]:
-    """The same rows, each with as many steps (rounded down) as take what plain training takes in the recipe's.
+    """Return the same rows, each with as many steps (rounded down) as have the compute of plain training.
 
-    Only ``train.max_steps`` is changed; a schedule that is a share of the steps goes with it.
+    Only ``train.max_steps`` is changed; a schedule given as a share of the steps changes with it.
 
     Raises:
-        RecipeError: the recipe does not count its steps for all domains alike, or what a method does outside of the
-            steps takes as much as they do.
+        RecipeError: the recipe does not set the same number of steps for all domains, or a method's compute outside of
+            the steps is at least that of plain training.
     """
     models: dict[str, Any] = {}
     return [_equalised(entry, factory, models) for entry in entries]

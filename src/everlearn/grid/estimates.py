@@ -1,4 +1,4 @@
-"""How long the cells of a grid that are not measured yet will take, from a few training steps of each kind of them."""
+"""Estimate how long the missing cells of a grid will take, from a few training steps of each kind of cell."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from everlearn.report.tables import Table, TableCell
 from everlearn.run.units import duration
 
 SAME_SPEED = ("learning_rate", "weight_decay", "warmup_steps", "lr_scheduler_type")
-"""Training arguments that change nothing about how long a step takes."""
+"""Training arguments that do not change the time of a step."""
 
 
 @dataclass(frozen=True)
 class CellEstimate:
-    """One cell of a grid, and what it will take.
+    """A cell of a grid with its estimated time.
 
     Attributes:
-        cell: its name.
-        state: how far it is.
-        low: seconds, from the fastest step that was measured; 0 where it is measured already.
+        cell: name of the cell.
+        state: state of the cell.
+        low: seconds, from the fastest measured step; 0 if the cell is already measured.
         high: seconds, from the slowest step.
     """
 
@@ -36,7 +36,7 @@ class CellEstimate:
 
     @property
     def seconds(self) -> str:
-        """The time in words."""
+        """Return the time in words."""
         return between(self.low, self.high) if self.high else ""
 
 
@@ -45,8 +45,8 @@ class DryRun:
     """What a grid would do.
 
     Attributes:
-        states: of every cell.
-        cells: the same, with estimated times.
+        states: state of every cell.
+        cells: the cells with estimated times.
     """
 
     states: Sequence[State]
@@ -67,25 +67,25 @@ class DryRun:
 
     @property
     def total(self) -> tuple[float, float]:
-        """Seconds of all cells that are to be made, at least and at most."""
+        """Return the seconds of all missing cells, at least and at most."""
         return sum(each.low for each in self.cells), sum(each.high for each in self.cells)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for another program; times in seconds."""
+        """Return it as JSON data, with times in seconds."""
         low, high = self.total
         return {"cells": [asdict(each) for each in self.cells], "low": low, "high": high}
 
 
 def between(low: float, high: float) -> str:
-    """Say a span of seconds."""
+    """Write a span of seconds in words."""
     return duration(high) if duration(low) == duration(high) else f"{duration(low)} to {duration(high)}"
 
 
 def estimate(grid: Grid) -> DryRun:
-    """Estimate what every missing cell of a grid takes; nothing is trained but a few steps that are thrown away.
+    """Estimate the time of every missing cell of a grid; only a few steps are trained, and discarded.
 
     Raises:
-        EverlearnError: a cell cannot be made as it is; the sentence names its entry.
+        EverlearnError: a cell cannot be made; the message names its row.
     """
     plans: dict[str, Plan] = {}
     states, cells = grid.states(), []
@@ -106,7 +106,7 @@ def estimate(grid: Grid) -> DryRun:
 
 
 def _kind(recipe: Recipe) -> str:
-    """Hash what decides how long a cell takes: neither the order of domains nor the seed nor a rate does."""
+    """Return a hash of what decides the time of a cell: neither the order of domains, nor the seed, nor a rate."""
     raw = recipe.model_dump(mode="json", exclude={"run"})
     raw["train"] = {key: value for key, value in raw["train"].items() if key not in SAME_SPEED}
     raw["domains"] = sorted(map(repr, raw["domains"]))
@@ -114,7 +114,7 @@ def _kind(recipe: Recipe) -> str:
 
 
 def _seconds(cell: GridRun, plan: Plan) -> tuple[float, float]:
-    """Return the seconds of a cell, at least and at most; an entry without a seed trains nothing."""
+    """Return the seconds of a cell, at least and at most; a row without a seed trains nothing."""
     measuring = plan.evaluation.seconds or 0.0
     if not cell.entry.seeded or plan.protected is None:
         share = measuring / (len(plan.domains) + 1)

@@ -1,4 +1,4 @@
-"""The grid: which cells there are, which are missing, and the loop that makes them."""
+"""Define a grid: which cells there are, which are missing, and the loop that makes them."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from everlearn.run.progress import Reporter
 
 FAILED = "failed.json"
 NAMED = 8
-"""Cells that a sentence names; the rest is counted."""
+"""Maximum number of cells that a message names; the rest is counted."""
 RUNNING = "Another process works on it. Should that be stopped, start this command again."
 
 
 @dataclass(frozen=True)
 class GridRun(Job):
-    """An entry in one order with one seed."""
+    """One row in one order with one seed."""
 
     entry: RowSpec
 
     @property
     def name(self) -> str:
-        """Of its file and folder."""
+        """Return the name of its file and folder."""
         return cell_name(self.entry.name, self.order, self.seed)
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a cell is, and why it failed."""
+    """The state of a cell, and the reason of a failure."""
 
     cell: str
     state: Literal["done", "running", "failed", "missing"]
@@ -68,23 +68,23 @@ def _few(names: Sequence[str]) -> str:
 
 
 class Grid(RunFactory):
-    """Entries × orders × seeds on one template.
+    """Rows × orders × seeds on one template.
 
     Args:
         template: domains, orders and recipes.
         entries: rows of the table.
         orders: numbers of the template's orders.
-        seeds: of training.
-        settings: what all cells share.
-        results: folder of the results: one JSON file a cell, or their archive.
-        runs: folder of the runs, and of what is known about failures.
-        data: folder of the template's data; None where the template finds it itself.
+        seeds: seeds of training.
+        settings: settings of all cells.
+        results: folder of the results: one JSON file for each cell, or their archive.
+        runs: folder of the runs, and of records of failures.
+        data: folder of the template's data; None if the template finds it itself.
         keep: keep the models of finished cells.
-        reporter: who is told what is going on.
+        reporter: shows progress.
 
     Raises:
         RecipeError: the template has no such order, or a setting does not fit.
-        RunError: `results` holds cells of other settings.
+        RunError: `results` holds cells with other settings.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Grid(RunFactory):
 
     def _cells(self, entries: Sequence[RowSpec], orders: Sequence[int], seeds: Sequence[int]) -> list[GridRun]:
         found: dict[str, GridRun] = {}
-        for seed in seeds:  # a whole table for the first seed comes first
+        for seed in seeds:  # the complete table of the first seed comes first
             for order in orders:
                 for entry in entries:
                     own = order if entry.ordered else None
@@ -138,22 +138,25 @@ class Grid(RunFactory):
         return list(found.values())
 
     def _spec(self, entry: RowSpec, method: Mapping[str, Any]) -> dict[str, Any]:
-        """A method of a row: what the settings say of it counts more than what the template's own rows were published
-        with, and less than what a row says of itself."""
+        """Return a method of a row with its options.
+
+        The settings take precedence over the published options of the template's own rows, and the options of any other
+        row take precedence over the settings.
+        """
         given = self.settings.spec(method["name"])
         return {**method, **given} if entry.name in self.template.systems else {**given, **method}
 
     # -- what there is ----------------------------------------------------------------------------------------
 
     def path(self, cell: GridRun) -> Path:
-        """Return where the cell's result is written; the archive beside it may hold it too."""
+        """Return the file of the cell's result; the archive beside it may hold it instead."""
         return self.results / f"{cell.name}.json"
 
     def done(self, cell: GridRun) -> bool:
-        """Whether the cell is measured.
+        """Return whether the cell is measured.
 
         Raises:
-            RunError: it is, with other settings or options.
+            RunError: it is measured with other settings or options.
         """
         found = load_cell(self.results, cell.name)
         if found is None:
@@ -169,17 +172,17 @@ class Grid(RunFactory):
         return True
 
     def streams(self) -> list[Path]:
-        """Folders of the runs that are finished and learnt the stream, for a report of them."""
+        """Return the folders of finished runs over the stream, for a report."""
         found = [self.runs / cell.name / "run" for cell in self.cells if cell.entry.ordered and self.done(cell)]
         return [run for run in found if (run / "results.json").is_file()]
 
     def states(self) -> list[State]:
-        """How far every cell is."""
+        """Return the state of every cell."""
         return [self._state(cell) for cell in self.cells]
 
     def _state(self, cell: GridRun) -> State:
         place, locked = self.runs / cell.name, False
-        with contextlib.ExitStack() as stack:  # what is read below does not change under the lock
+        with contextlib.ExitStack() as stack:  # the state below cannot change under the lock
             if place.is_dir():
                 try:
                     stack.enter_context(RunFolder(place).lock())
@@ -194,12 +197,12 @@ class Grid(RunFactory):
             return State(cell.name, "missing")
 
     def check(self) -> None:
-        """Find out what is wrong with any entry that has missing cells, before the first of them is made.
+        """Check every row that has missing cells, before the first of them is made.
 
-        What the base model cannot have is left out with a sentence where nothing but a group names it.
+        Rows that the base model does not support are left out with a message if only a group named them.
 
         Raises:
-            EverlearnError: the sentence names the entry.
+            EverlearnError: a row cannot be run; the message names it.
         """
         checked: set[str] = set()
         without: set[str] = set()
@@ -220,13 +223,13 @@ class Grid(RunFactory):
     # -- making what is missing -------------------------------------------------------------------------------
 
     def run(self) -> list[State]:
-        """Make every missing cell that no other process works on, each once; one that fails does not stop the others.
+        """Make every missing cell that no other process is working on, once; a failure does not stop the others.
 
-        It goes round until nothing is left to do: another process may have been stopped since its cell was passed by.
-        Failures of earlier starts are tried again, those since then are not, whichever process they happened to.
+        The loop repeats until nothing is left, since another process may have been stopped after its cell was skipped.
+        Failures of earlier calls are tried again; failures since then are not, whichever process they occurred in.
 
         Raises:
-            Interrupted: it was stopped; the sentence says what is kept.
+            Interrupted: the grid was stopped; the message says what is kept.
         """
         try:
             self._make_missing()
@@ -242,7 +245,7 @@ class Grid(RunFactory):
         while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
             for cell in missing:
                 if cell.entry.needs_base:
-                    self.base(cell)  # what is wrong with model or data is wrong for every cell: it stops here
+                    self.base(cell)  # an error of model or data affects every cell, so it stops the grid
             for number, cell in enumerate(missing, 1):
                 place = self.runs / cell.name
                 place.mkdir(parents=True, exist_ok=True)
@@ -257,15 +260,15 @@ class Grid(RunFactory):
                         self._make(cell, place)
 
     def _free(self, cell: GridRun, known: int | None) -> bool:
-        """Whether the cell is to be made, and no other process works on it."""
+        """Return whether the cell is to be made and no other process is working on it."""
         return self._open(cell, known) and self._state(cell).state != "running"
 
     def _open(self, cell: GridRun, known: int | None) -> bool:
-        """Whether the cell is to be made: it is not done, nor did it fail since the `known` failure."""
+        """Return whether the cell is to be made: it is not done, and has not failed since the `known` failure."""
         return not self.done(cell) and self._failure(cell) in (None, known)
 
     def _failure(self, cell: GridRun) -> int | None:
-        """What tells a cell's last failure from an earlier one; None where there is none."""
+        """Return the time of a cell's last failure, which identifies it; None if there is none."""
         try:
             return (self.runs / cell.name / FAILED).stat().st_mtime_ns
         except FileNotFoundError:
@@ -307,7 +310,7 @@ class Grid(RunFactory):
 
 
 def _reason(path: Path) -> str:
-    """Why a cell failed, as it was written down."""
+    """Return the recorded reason of a cell's failure."""
     try:
         return str(files.read_json(path)["sentence"])
     except (RunError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What must be equal for two cells to stand in one table."""
+"""Define what must be equal for two cells of one table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from everlearn.model.loading import check_complete
 
 
 def identity(settings: GridSettings, template: GridTemplate, recipe: Recipe) -> dict[str, Any]:
-    """What must be equal for two cells to stand in one table: the settings, and the contents of model and data.
+    """Return what must be equal for two cells of one table: settings, and contents of model and data.
 
-    Defaults are left out, so that a key which a later version adds does not make old cells useless; so are the
-    methods' own options, which each cell keeps.
+    Defaults are left out, so that a key of a later version does not invalidate old cells. The methods' own options are
+    left out too, since each cell keeps them.
     """
     known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "entries", "model", "corpora"})
     general = [recipe.general] if recipe.general is not None else []
@@ -33,7 +33,7 @@ def identity(settings: GridSettings, template: GridTemplate, recipe: Recipe) -> 
 
 
 def _model(path: str, revision: str | None) -> str:
-    """A hub id, or a folder's name and the digests of its weights: it may lie elsewhere on another machine."""
+    """Return a hub id, or a folder's name with digests of its weights, since its path differs between machines."""
     folder = Path(path)
     if not folder.is_dir():
         return f"{path}@{revision}" if revision else path

@@ -1,4 +1,4 @@
-"""The filled table: for a terminal, as a page, Markdown, LaTeX, CSV and JSON."""
+"""Show the results of a grid: on a terminal, as a page, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -62,29 +62,29 @@ _BITS = tuple(
         ("bits_drift", "general_drift"),
     )
 )
-"""Numbers of held-out text, by the names that every page has for them; a level in bits per byte is better when low."""
+"""Numbers of held-out text with their titles on every page; a level in bits per byte is better if it is lower."""
 _ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
     "and say nothing of other seeds of the fine-tuning."
 }
-"""Notes of single runs that mean something else here, and what is said instead."""
+"""Notes of single runs that need other words for a grid → these words."""
 
 
 class GridPage:
     """Everything that is shown of a grid.
 
     Args:
-        template: what it was run on.
-        cells: its results.
-        reference: what the entries are compared with; when left out, plain training, else the base model, else the
-            first.
-        shown: the entries that have rows; all when empty. The others serve as reference only.
-        states: how far every cell is that was asked for; empty when unknown.
-        runs: folders of finished runs of the grid's streams, for the verdict and the first picture of their report.
+        template: the grid's template.
+        cells: the results.
+        reference: row with which the others are compared. Default: plain training, else the base model, else the
+            first row.
+        shown: rows to show; all if empty. The others only serve as reference.
+        states: state of every requested cell; empty if unknown.
+        runs: folders of finished runs of the grid's streams, for the verdict and the first figure of their report.
 
     Raises:
-        RunError: there is no cell, or none of the reference or of what is shown.
+        RunError: there are no cells, or none of the reference or of the rows to show.
     """
 
     ENDINGS = ("html", "md", "tex", "csv", "json")
@@ -118,9 +118,9 @@ class GridPage:
         self.parts = parts_of(GridContents(template, self.cells, self.lines, self.tasks, bool(self.along.axes)))
 
     def tables(self) -> list[Table]:
-        """All tables, the end tasks first."""
+        """Return all tables, end tasks first."""
         found = [self._task_table(metric) for metric in self.metrics]
-        # Streams of tasks that are asked after their own stage and at the end alone have what follows from that.
+        # Tasks that are scored only after their own stage and at the end have no forward transfer.
         known = "accuracy_bwt" if self.template.metrics == ("accuracy",) else "accuracy_fwt"
         if any(known in line.numbers for line in self.lines):
             found.append(self._stream_table())
@@ -177,7 +177,7 @@ class GridPage:
 
     @property
     def _intervals(self) -> str:
-        """What the brackets are, as captions say it."""
+        """Say what the intervals in brackets are, for captions."""
         counts = sorted({line.cells for line in self.lines if line.cells > 1})
         if not counts:
             return "One run each, so there are no intervals."
@@ -213,7 +213,7 @@ class GridPage:
         )
 
     def _shares_tables(self) -> list[Table]:
-        """What each row keeps and leaves of plain training's; nothing where that is not there or loses nothing."""
+        """Return each row's shares of plain training's numbers; empty without plain training or if it loses nothing."""
         plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
         return [] if plain is None or len(self.lines) < 2 else shares_table(self.lines, plain)
 
@@ -254,12 +254,12 @@ class GridPage:
     # -- outputs ----------------------------------------------------------------------------------------------
 
     def written(self, ending: str) -> str:
-        """What a file with one of :data:`ENDINGS` holds."""
+        """Return the content of a file with one of the extensions :data:`ENDINGS`."""
         writers = (self.page, self.markdown, self.latex, self.csv, self.json)
         return dict(zip(self.ENDINGS, writers, strict=True))[ending]()
 
     def terminal(self) -> RenderableType:
-        """For a terminal; print it with a rich console."""
+        """Return the page for a terminal; print it with a rich console."""
         parts: list[RenderableType] = [part for text in self._opening() for part in (Text(text), Text(""))]
         for table in self.tables():
             parts += [terminal_table(table), Text("")]
@@ -273,11 +273,11 @@ class GridPage:
         return "\n\n".join(parts) + "\n"
 
     def latex(self) -> str:
-        """Tables for ``booktabs``."""
+        """Return the tables for ``booktabs``."""
         return "\n".join(latex_table(table) for table in self.tables())
 
     def csv(self) -> str:
-        """One number of one cell a line."""
+        """Return one number of one cell a line."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["entry", "order", "seed", "number", "value"])
@@ -288,7 +288,7 @@ class GridPage:
         return file.getvalue()
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the page as JSON data."""
         return {
             "suite": self.template.name,
             "reference": self.reference.entry,
@@ -300,7 +300,7 @@ class GridPage:
         }
 
     def _opening(self) -> list[str]:
-        """Return what is said before the tables: the verdict on the streams, and which cells are missing."""
+        """Return the text before the tables: the verdict on the streams, and which cells are missing."""
         judged = [" ".join(verdict(self.comparison))] if self.comparison is not None else []
         return [*judged, *([completeness(self.states)] if self._incomplete else [])]
 
@@ -309,11 +309,11 @@ class GridPage:
         return any(state.state != "done" for state in self.states)
 
     def json(self) -> str:
-        """The same as text."""
+        """Return the page as JSON."""
         return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def page(self) -> str:
-        """One self-contained HTML page."""
+        """Return the page as one self-contained HTML file."""
         plates = [
             plate
             for metric in self.metrics
@@ -358,7 +358,7 @@ class GridPage:
         )
 
     def _standing(self) -> list[Plate]:
-        """Learning against forgetting on held-out text, the best at the end first."""
+        """Draw learning against forgetting on held-out text, the best at the end first."""
         measured = [line for line in self.lines if "bits" in line.numbers]
         ranked = sorted(measured, key=lambda line: line.numbers["bits"].value or 0.0)
         runs = tuple(
@@ -373,7 +373,7 @@ class GridPage:
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
 
     def _frontiers(self) -> list[Plate]:
-        """Everything that was swept, as shares of what plain training learns, forgets and lets drift."""
+        """Draw everything that was swept, as shares of plain training's learning, forgetting and drift."""
 
         plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
         return [
@@ -384,7 +384,7 @@ class GridPage:
         ]
 
     def _swept(self, along: SweptOption) -> list[Plate]:
-        """Learnt, forgotten and the end against the values of an option."""
+        """Draw learnt, forgotten and the end against the values of an option."""
         shown: list[tuple[str, str, float]] = [
             (name, f"{WORDS[name]} at the end (points)", 100.0) for name in self.metrics
         ]
@@ -416,7 +416,7 @@ class GridPage:
         return plates
 
     def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
-        """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""
+        """Draw a number of each row, or its difference to the reference, as dots with intervals."""
         rows: dict[str, Estimate] = {}
         for line in self.lines:
             if difference and name in line.differences:
@@ -448,6 +448,6 @@ def _scaled(found: Estimate, scale: float) -> Estimate:
 
 
 def number_cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> TableCell:
-    """Return a number with its interval, "–" where it is not known."""
+    """Return a number with its interval; "–" if it is unknown."""
     shown = _scaled(found or Estimate(), scale)
     return TableCell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))

@@ -1,4 +1,4 @@
-"""Which numbers of two entries are compared with each other: those of the same order and seed, of the same tasks."""
+"""Pair the numbers of two rows: those of the same order and seed, over the same tasks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from everlearn.grid.cells import CellResult
 
 Unit = tuple[int | None, int | None]
-"""Order and seed of a cell; None where that makes no difference."""
+"""Order and seed of a cell; None if it makes no difference."""
 Rows = dict[Unit, dict[str, float]]
-"""Order and seed → what is numbered (an end task, a domain, a column of the table) → a number."""
+"""Order and seed → name (an end task, a domain, a column of the table) → number."""
 
 
 def aligned(ours: Rows, theirs: Rows, single: bool = False) -> tuple[Rows, Rows]:
-    """Both sides over the runs and names that both have.
+    """Return both sides over the runs and names that both have.
 
-    Where one side does not depend on the order, the other is averaged over its orders; the base model, which has no
-    seed, stands beside every seed.
+    If one side does not depend on the order, the other is averaged over its orders. The base model, which has no seed,
+    is paired with every seed.
 
     Args:
         ours: numbers of each run.
-        theirs: of what they are compared with.
-        single: also keep runs without a partner, if of an order that both sides have.
+        theirs: numbers of the runs with which they are compared.
+        single: also keep runs without a partner, if both sides have their order.
     """
     if any(order is None for order, _ in (*ours, *theirs)):
         ours, theirs = over_orders(ours), over_orders(theirs)
@@ -47,13 +47,13 @@ def compared(
     of: Callable[[CellResult], dict[str, float]],
     single: bool = False,
 ) -> tuple[Rows, Rows]:
-    """Two entries' numbers as :func:`aligned` has them, each pair over the same domains and end tasks.
+    """Return two rows' numbers as :func:`aligned` does, each pair over the same domains and end tasks.
 
     Args:
-        ours: cells of an entry.
-        theirs: of the other.
-        of: the numbers of a cell, means over its domains or end tasks.
-        single: also keep runs without a partner, if of an order that both sides have.
+        ours: cells of a row.
+        theirs: cells of the other row.
+        of: returns the numbers of a cell, means over its domains or end tasks.
+        single: also keep runs without a partner, if both sides have their order.
     """
     rows, others = aligned(_beside(ours, theirs, of), _beside(theirs, ours, of), single)
     if any(cell.order is None for cell in (*ours, *theirs)):
@@ -64,7 +64,10 @@ def compared(
 def _beside(
     cells: Sequence[CellResult], others: Sequence[CellResult], of: Callable[[CellResult], dict[str, float]]
 ) -> Rows:
-    """Numbers by order and seed; what has no order stands beside each of the others, over what that one has."""
+    """Return numbers by order and seed.
+
+    A cell without an order is paired with each of the others, over their domains.
+    """
     ordered = [other for other in others if other.order is not None]
     found: Rows = {}
     for cell in cells:
@@ -77,7 +80,10 @@ def _beside(
 
 
 def within(cell: CellResult, others: Sequence[CellResult]) -> CellResult:
-    """A cell of no order over the domains and end tasks of others; it may have those of orders that nobody learnt."""
+    """Restrict a cell without an order to the domains and end tasks of others.
+
+    It can have more of them, from orders that were not run.
+    """
     if cell.order is not None:
         return cell
     domains = {name for other in others for name in other.domains}
@@ -92,7 +98,7 @@ def within(cell: CellResult, others: Sequence[CellResult]) -> CellResult:
 
 
 def over_orders(rows: Rows) -> Rows:
-    """The mean over orders, seed by seed."""
+    """Return the mean over orders, for each seed."""
     seeds: dict[int | None, dict[str, list[float]]] = {}
     for (_, seed), row in rows.items():
         for name, value in row.items():

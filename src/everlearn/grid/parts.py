@@ -1,4 +1,4 @@
-"""What plugins add to the page of a grid: further tables, columns and pictures."""
+"""Define parts that plugins add to the page of a grid: further tables, columns and figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from everlearn.report.tables import Table
 
 @dataclass(frozen=True)
 class GridContents:
-    """What a page shows.
+    """The content of a page.
 
     Attributes:
-        template: what the grid was run on.
-        cells: its results.
-        lines: the rows of its tables.
-        tasks: names of its end tasks.
-        asked_along: whether end tasks were asked inside of stages.
+        template: the grid's template.
+        cells: the results.
+        lines: the rows of the tables.
+        tasks: names of the end tasks.
+        asked_along: whether end tasks were scored inside stages.
     """
 
     template: GridTemplate
@@ -35,11 +35,11 @@ class GridContents:
 
 @dataclass(frozen=True)
 class FactColumn:
-    """A column of the table of what each row takes.
+    """A column of the table of costs.
 
     Attributes:
         title: its heading.
-        shown: row → what its cell says; "–" stands where it is missing.
+        shown: row → text of its cell; "–" is shown for missing rows.
         caption: sentences about it, below the table.
     """
 
@@ -85,5 +85,5 @@ def grid_part(name: str) -> Callable[[_Make], _Make]:
 
 
 def parts_of(shown: GridContents) -> list[GridPart]:
-    """Return the registered parts that have something to say about a grid."""
+    """Return the registered parts that apply to a grid."""
     return [part for make in PARTS.values() if (part := make(shown)) is not None]

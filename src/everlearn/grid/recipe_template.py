@@ -1,4 +1,4 @@
-"""A user's own recipe as a template, so that a grid can be made of it: orders of its domains, and ways to train."""
+"""Use a user's recipe as the template of a grid: orders of its domains, and variants of its training."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from everlearn.methods.sequential import PLAIN
 from everlearn.seeding import seed_for
 
 MOST = 720
-"""Orders that `all` may stand for: those of six domains."""
+"""Maximum number of orders for `all`: those of six domains."""
 RANKED_BY_PLACE = 12
-"""Domains of which an order's number is its place among all orders; of more, the number would have many digits."""
+"""Maximum number of domains for which an order's number is its place among all orders; beyond it is a hash."""
 _PLACES = ("path", "validation", "train", "test", "tokenizer", "cache")
-"""Keys that may name files: where these lie makes no difference, and what is in them is known otherwise."""
+"""Keys that may name files. Their paths make no difference, since their contents are compared by digests."""
 
 
 class RecipeTemplate(GridTemplate):
     """The stream of one recipe.
 
-    An order's number belongs to the order itself, so that a later call with other orders adds cells to the same table:
-    its place among all orders as `itertools.permutations` lists them. 0 is the recipe's own.
+    An order's number depends only on the order, so that a later call with other orders adds cells to the same table. It
+    is the place among all orders as listed by `itertools.permutations`; 0 is the recipe's own order.
 
     Args:
-        recipe: of the user; its methods are one of the ways to train.
-        name: as tables write it.
-        orders: of its domains, by name.
+        recipe: the user's recipe; its methods are one of the rows.
+        name: name in tables.
+        orders: orders of its domains, by name.
     """
 
     ranked = True
@@ -51,17 +51,17 @@ class RecipeTemplate(GridTemplate):
 
     @property
     def first(self) -> tuple[str, ...]:
-        """As the recipe has them, whichever orders are asked for."""
+        """Return the domains in the recipe's order, whichever orders are requested."""
         return self.domains
 
     @property
     def super_domains(self) -> Mapping[str, str]:
-        """What the recipe says of its domains (`group`)."""
+        """Return the recipe's groups of domains (`group`)."""
         return {domain.name: domain.group for domain in self.own.domains if domain.group is not None}
 
     @property
     def settings(self) -> GridSettings:
-        """The options that the recipe gives its own methods count wherever these are named."""
+        """Return the options of the recipe's own methods, which apply wherever these methods are named."""
         return GridSettings(methods={spec["name"]: spec for spec in self.own.method})
 
     def recipe(
@@ -75,7 +75,7 @@ class RecipeTemplate(GridTemplate):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """The recipe with its domains in this order, this method and this seed."""
+        """Return the recipe with its domains in this order, this method and this seed."""
         names = self.orders[order] if isinstance(order, int) else order
         raw = self.own.model_dump(mode="json")
         domains = {domain["name"]: domain for domain in raw["domains"]}
@@ -86,7 +86,7 @@ class RecipeTemplate(GridTemplate):
         return raw
 
     def facts(self) -> dict[str, Any]:
-        """The recipe without methods, order, seed and places."""
+        """Return the recipe without methods, order, seed and paths."""
         raw = self.own.model_dump(mode="json", exclude_defaults=True, exclude={"method", "report", "run"})
         raw["domains"] = {domain["name"]: domain for domain in raw["domains"]}
         found = {f"recipe.{key}": _without_places(value) for key, value in raw.items()}
@@ -101,7 +101,7 @@ def _without_places(value: Any) -> Any:
 
 
 def number_of(order: Sequence[str], names: Sequence[str]) -> int:
-    """An order's number: its place among all orders of these names; of more than twelve names, a hash."""
+    """Return an order's number: its place among all orders of these names; a hash for more than twelve names."""
     if tuple(order) == tuple(names):
         return 0
     if len(names) > RANKED_BY_PLACE:
@@ -114,16 +114,16 @@ def number_of(order: Sequence[str], names: Sequence[str]) -> int:
 
 
 def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Orders of domains as the command line gives them, each once.
+    """Read orders of domains from the command line, each once.
 
     Args:
-        text: orders with semicolons between them: names with commas, `given`, `all`, `random:3` (three orders drawn
+        text: orders separated by semicolons: names separated by commas, `given`, `all`, `random:3` (three orders drawn
             at random; the same ones each time, and `random:4` has one more), or by measured difficulty
             (:data:`everlearn.grid.difficulty.ORDERS`): `easy-first:RUN`.
-        names: of the domains, in the recipe's order.
+        names: names of the domains, in the recipe's order.
 
     Raises:
-        RecipeError: what is given is no order of all domains, or is too many.
+        RecipeError: an order does not have all domains, or there are too many orders.
     """
     found: dict[tuple[str, ...], None] = {}
     for part in (part.strip() for part in text.split(";")):
@@ -176,10 +176,10 @@ def _drawn(part: str, names: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def read_seeds(text: str) -> list[int]:
-    """Seeds as the command line gives them: whole numbers with commas.
+    """Read seeds from the command line: whole numbers separated by commas.
 
     Raises:
-        RecipeError: they are no such thing.
+        RecipeError: the text is not a list of whole numbers.
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() for word in words):
@@ -188,10 +188,10 @@ def read_seeds(text: str) -> list[int]:
 
 
 def read_list(option: str, text: str) -> list[Any]:
-    """Values with commas between them, each YAML.
+    """Read values separated by commas, each as YAML.
 
     Raises:
-        RecipeError: this is no YAML, or there is no value.
+        RecipeError: the text is not valid YAML, or has no value.
     """
     found = read_value(f"[{text}]", option)
     if not isinstance(found, list) or not found:

@@ -1,4 +1,4 @@
-"""What sweeps keep of plain training's learning, and leave of what it loses."""
+"""Compute rows' shares of plain training's learning and losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everlearn.report.tables import Table, TableCell
 LEARNT = "bits_learnt"
 FORGOTTEN, DRIFT, HELD = "bits_forgotten", "bits_drift", "bits_held"
 WHOLES = {LEARNT: LEARNT, HELD: LEARNT, FORGOTTEN: FORGOTTEN, DRIFT: DRIFT}
-"""Shares, and what of plain training's each is of."""
+"""Share → plain training's number by which it is divided."""
 TITLES = {
     LEARNT: "Learning kept ↑", HELD: "Held at the end ↑", FORGOTTEN: "Forgetting left ↓", DRIFT: "Drift left ↓",
 }  # fmt: skip
@@ -25,12 +25,12 @@ TITLES = {
 
 @dataclass(frozen=True)
 class ShareOfPlain:
-    """A number as a share of plain training's: of each run beside the plain run of the same order and seed.
+    """A number as a share of plain training's, over pairs of runs with the same order and seed.
 
     Attributes:
-        mean: over the runs.
-        deviation: their standard deviation (n − 1); None of one run.
-        runs: n.
+        mean: mean over the runs.
+        deviation: standard deviation over the runs (n − 1); None for one run.
+        runs: number n of runs.
     """
 
     mean: float
@@ -39,17 +39,17 @@ class ShareOfPlain:
 
 
 def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
-    """What a row keeps of plain training's learning and leaves of its losses.
+    """Return the shares of plain training's learning that a row keeps, and of its losses that it leaves.
 
     ====================  ===========================================================================================
     ``bits_learnt``       learnt right after the own domain: 1 is all of what plain training learns
     ``bits_held``         base model − end of the stream, mean over domains, as a share of what plain training learns
     ``bits_forgotten``    forgotten since then: 0 is none of what plain training forgets
-    ``bits_drift``        of general text
+    ``bits_drift``        drift of general text
     ====================  ===========================================================================================
 
     Returns:
-        Those that the row has and plain training loses (or learns) anything of.
+        The shares that the row has and for which plain training's number is above 0.
     """
     ours, theirs = compared(line.runs, plain.runs, _with_held)
     found = {}
@@ -65,7 +65,7 @@ def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
 
 
 def shares_table(lines: Sequence[Line], plain: Line) -> list[Table]:
-    """These shares of every row; nothing where plain training forgets nothing."""
+    """Make a table of these shares of every row; empty if plain training forgets nothing."""
     found = [(line.title, shares_of_plain(line, plain)) for line in lines]
     columns = {name: title for name, title in TITLES.items() if any(name in each for _, each in found)}
     if FORGOTTEN not in columns:
@@ -79,7 +79,7 @@ def shares_table(lines: Sequence[Line], plain: Line) -> list[Table]:
 
 
 def share_cell(found: ShareOfPlain | None) -> TableCell:
-    """A share in percent, ± its standard deviation over runs."""
+    """Write a share in percent, ± its standard deviation over runs."""
     if found is None:
         return TableCell(fmt.MISSING)
     apart = "" if found.deviation is None else f"± {100 * found.deviation:.0f}"
@@ -87,7 +87,7 @@ def share_cell(found: ShareOfPlain | None) -> TableCell:
 
 
 def compute_of(line: Line, plain: Line) -> float | None:
-    """Tokens run forward and backward, counted, against plain training's; None where they were not noted."""
+    """Return the counted compute relative to plain training's; None if it is unknown."""
     extra, whole = line.facts.extra_tokens, plain.facts.tokens
     return None if extra is None or not whole else (line.facts.tokens + extra) / whole
 
@@ -99,7 +99,7 @@ def _with_held(cell: CellResult) -> dict[str, float]:
 
 
 def shares_of(found: Sequence[SweptOption], plain: Line, lost: str) -> list[tuple[str, list[Strength]]]:
-    """Every family along its option, as shares of plain training's numbers.
+    """Return every family along its option, as shares of plain training's numbers.
 
     Args:
         found: options that were swept over numbers.
@@ -107,7 +107,7 @@ def shares_of(found: Sequence[SweptOption], plain: Line, lost: str) -> list[tupl
         lost: the number of what is lost: ``bits_forgotten`` or ``bits_drift``.
 
     Returns:
-        Label of each family, and its points; nothing where plain training learns or loses nothing.
+        Label of each family, and its points; empty if plain training learns or loses nothing.
     """
     whole = [_number(plain, name) or 0.0 for name in (LEARNT, lost)]
     if min(whole) <= 0:

@@ -1,4 +1,4 @@
-"""What stands in a row of the table: a method, or an arrangement of plain training that is no continual method."""
+"""Define the rows of a table: a method, or another arrangement of plain training."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ class RowSpec:
     """A row of the table.
 
     Attributes:
-        name: the word for it; a method's or variant's name.
-        title: as tables write it.
+        name: name of the row; a method's or variant's name.
+        title: title in tables.
         paper: URL, or "".
-        make: measures one cell in a folder of its own.
-        methods: what trains, as a recipe has it.
-        ordered: whether the order of the domains changes anything.
-        seeded: whether the seed of training changes anything.
-        needs_base: whether the scores of the base model are a part of it.
-        changes: keys of the recipe, dotted, that are not as in the other entries.
+        make: function that measures one cell in a folder.
+        methods: the methods, in the form of a recipe.
+        ordered: whether the order of the domains makes a difference.
+        seeded: whether the seed of training makes a difference.
+        needs_base: whether it includes scores of the base model.
+        changes: dotted keys of the recipe that differ from other rows.
         old_data: whether text of earlier domains is read again, whatever the methods do.
-        optional: left out, and not refused, where the base model cannot have it: a group named it, not the user.
+        optional: whether it is left out, rather than refused, if the base model does not support it: a group named it,
+            and not the user.
     """
 
     name: str
@@ -72,22 +73,22 @@ ARRANGEMENTS = {
         RowSpec("mtl", "All tasks at once (MTL)", "", arrangements.pool, ordered=False),
     )
 }
-"""No model, but one answer to everything; the base model as it is; one model trained on each domain from the base; one
-training on all domains shuffled together, with as many steps as all of them; a stream in which each domain comes with
-all before it, in its own number of steps; the mean of the models of each domain. Where domains are tasks `separate` and
-`pool` are called per-task fine-tuning and multi-task learning."""
+"""Arrangements besides methods: one answer to everything, without a model; the base model; one model per domain, each
+trained from the base model; one model for all domains shuffled together, with as many steps as all of them; a stream in
+which each domain is trained with all before it, in its own number of steps; the mean of the models of each domain. If
+domains are tasks, `separate` and `pool` are called per-task fine-tuning and multi-task learning."""
 
 
 def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--methods") -> list[RowSpec]:
-    """Entries by our names or the paper's, each once; case, hyphens and underscores do not matter.
+    """Return rows by our names or the paper's, each once; case, hyphens and underscores are ignored.
 
     Args:
         wanted: the names.
-        template: whose paper's names and groups are meant.
-        option: where they were given, for the error.
+        template: the template, which has the paper's names and the groups.
+        option: option of the command line, for the message.
 
     Raises:
-        MethodError: there is no such entry.
+        MethodError: there is no such row.
     """
     found: dict[str, RowSpec] = {}
     for word in wanted:
@@ -106,20 +107,20 @@ def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--meth
 
 
 def our_name(name: str, template: GridTemplate) -> str | None:
-    """Our name for an entry that may be called as in the paper; None where there is no such entry."""
+    """Return our name of a row that may have another name in the paper; None if there is no such row."""
     ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *template.systems)}
     return ours.get(base.plain_name(template.paper_names.get(base.plain_name(name), name)))
 
 
 def in_order(entries: Iterable[str], template: GridTemplate) -> list[str]:
-    """Entries as tables list them: in the order of the template's groups; behind them the others by name."""
+    """Return rows in the order of tables: that of the template's groups, followed by the others by name."""
     names = dict.fromkeys(our_name(name, template) for name in itertools.chain(*template.groups.values()))
     listed = {name: place for place, name in enumerate(names)}
     return sorted(entries, key=lambda entry: (listed.get(entry, len(listed)), entry))
 
 
 def entry_of(name: str, template: GridTemplate) -> RowSpec:
-    """The entry of one of our own names, or of one of a template's systems."""
+    """Return the row of one of our own names, or of one of a template's systems."""
     if (system := template.systems.get(name)) is not None:
         methods = tuple(dict(each) for each in system.methods)
         return RowSpec(name, system.title, system.paper, arrangements.stream, methods, changes=system.changes)

@@ -1,4 +1,4 @@
-"""Where the runs of a grid are made: recipes of one template, learners, and the base model's scores, measured once."""
+"""Make the runs of a grid: recipes of one template, learners, and the base model's scores, which are measured once."""
 
 from __future__ import annotations
 
@@ -21,68 +21,68 @@ from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Advance, Logged, Reporter
 
 WAIT = 2.0
-"""Seconds between looks at a lock that another process holds."""
+"""Seconds between attempts to get a lock that another process holds."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained for a cell: domains in an order, with a seed; None where that makes no difference."""
+    """The training of a cell: domains in an order, with a seed; None if it makes no difference."""
 
     order: int | None
     seed: int | None
     domains: tuple[str, ...]
     methods: tuple[dict[str, Any], ...]
-    """As a recipe has them."""
+    """Methods, in the form of a recipe."""
     changes: Mapping[str, Any]
-    """Other keys of the recipe, dotted, that are not as in the other cells."""
+    """Dotted keys of the recipe that differ from other cells."""
 
     @property
     def base_changes(self) -> dict[str, Any]:
-        """Those of the changes that the scores of the base model depend on."""
+        """Return the changes on which the scores of the base model depend."""
         return without_training(self.changes)
 
 
 def without_training(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What is changed of a recipe besides how its model is trained."""
+    """Return the changes of a recipe that do not concern the training."""
     return {key: value for key, value in changes.items() if key.split(".")[0] not in ("train", "optimizer", "method")}
 
 
 class Once(Reporter):
-    """Says a sentence once, however many cells say it, and names the cell that an activity belongs to."""
+    """Report each message once, however many cells send it, with the name of the cell before each phase."""
 
     def __init__(self, other: Reporter) -> None:
         self.other, self.cell, self.said = other, "", set[str]()
 
     def say(self, text: str) -> None:
-        """Say it unless it was said."""
+        """Show a message unless it was shown before."""
         if text not in self.said:
             self.said.add(text)
             self.other.say(text)
 
     @contextlib.contextmanager
     def activity(self, text: str, total: int | None) -> Iterator[Advance]:
-        """The other's, with the cell's name."""
+        """Show a phase with the name of the cell."""
         with self.other.activity(f"{self.cell}: {text}", total) as done:
             yield done
 
     def log(self, at: Logged) -> None:
-        """The other's, with the cell's name."""
+        """Show a logging step with the name of the cell."""
         self.other.log(replace(at, domain=f"{self.cell}: {at.domain}"))
 
     def left(self, seconds: float | None) -> None:
-        """The other's."""
+        """Show the time left."""
         self.other.left(seconds)
 
 
 class RunFactory:
-    """Makes runs of one template.
+    """Make runs of one template.
 
     Args:
         template: domains, orders and recipes.
-        settings: what all runs share.
+        settings: settings of all runs.
         runs: folder of the runs.
-        data: folder of the template's data; None where the template finds it itself.
-        reporter: who is told what is going on.
+        data: folder of the template's data; None if the template finds it itself.
+        reporter: shows progress; None for no output.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class RunFactory:
         self._bases: dict[Path, RunFolder] = {}
 
     def recipe(self, job: Job, folder: Path, domains: Sequence[str] | None = None) -> Recipe:
-        """A run of the template in a folder.
+        """Return the recipe of a run in a folder.
 
         Args:
-            job: what is trained.
-            folder: of the run.
-            domains: fewer than those of the job.
+            job: the training.
+            folder: folder of the run.
+            domains: some of the job's domains; None for all.
         """
         raw = self.template.recipe(
             domains or job.domains,
@@ -118,13 +118,13 @@ class RunFactory:
         )
         for key, value in job.changes.items():
             group, *inside = key.split(".")
-            # What is changed of a domain or a task that this run does not have makes no difference to it.
+            # Changes of domains or tasks that this run does not have are skipped.
             if group not in ("domains", "end_tasks") or inside[0] in ("*", *(item["name"] for item in raw[group])):
                 put(raw, key, value)
         return parse(raw)
 
     def finish(self, job: Job, recipe: Recipe) -> ContinualLearner:
-        """The learner of a run, after taking it to its end."""
+        """Run a recipe to its end and return its learner."""
         learner = self._learner(recipe)
         results = learner.folder.results_file
         if not results.is_file() or Results.load(results).status != "finished":
@@ -150,16 +150,16 @@ class RunFactory:
     # -- the base model ---------------------------------------------------------------------------------------
 
     def plain(self, changes: Mapping[str, Any] | None = None) -> Job:
-        """Plain training in the first order."""
+        """Return the job of plain training in the first order."""
         return Job(None, None, self.first, ({"name": PLAIN},), changes or {})
 
     def shared(self, job: Job, name: str) -> Path:
-        """A folder that all cells share whose base model is read and measured alike."""
+        """Return a folder that is shared by all cells with the same base model and the same evaluation of it."""
         same = job.base_changes
         return self.runs / (f"{name}-{hash_of(*sorted(same.items()))[:8]}" if same else name)
 
     def base(self, job: Job) -> RunFolder:
-        """A run folder with the scores of the base model, measured once for all cells."""
+        """Return a run folder with the scores of the base model, measured once for all cells."""
         place = self.shared(job, "base")
         if place not in self._bases:
             self.reporter.cell = "base"
@@ -170,7 +170,10 @@ class RunFactory:
         return self._bases[place]
 
     def share_base(self, job: Job, folder: RunFolder) -> None:
-        """Give a run the base model's scores and the held-out blocks: they depend on neither order, seed nor method."""
+        """Copy the base model's scores and the held-out blocks to a run.
+
+        They depend on neither order, seed nor method.
+        """
         folder.take_base_scores(self.base(job))
 
     @contextlib.contextmanager

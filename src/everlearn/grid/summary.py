@@ -1,4 +1,4 @@
-"""From cells to the numbers of the table: means over orders and seeds, intervals, paired differences."""
+"""Compute the numbers of a table from cells: means over orders and seeds, intervals, paired differences."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from everlearn.methods.sequential import PLAIN
 
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
 BASE = "none"
-"""The entry of the base model as it is."""
+"""Name of the row of the base model."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """An entry of the table.
+    """A row of the table.
 
     Attributes:
-        numbers: as :func:`numbers` names them, over all of the entry's cells.
+        numbers: numbers over all of the row's cells, with the names of :func:`numbers`.
         differences: each number minus the reference's; empty for the reference itself.
-        facts: of the first cell; the same for all of them.
-        seconds: of training, the median over cells: one that waited for other work on the machine counts for no more
-            than another.
+        facts: the first cell, whose facts are those of all.
+        seconds: seconds of training, the median over cells, so that a cell that waited for other work has no weight.
         rows: order and seed of each cell → its numbers.
-        runs: the cells. One of no order has only the domains and end tasks that cells of the grid with an order have.
+        runs: the cells. Those without an order are restricted to domains and end tasks of cells with an order.
     """
 
     entry: str
@@ -50,7 +49,7 @@ class Line:
     runs: tuple[CellResult, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the row as JSON data."""
         return {
             "entry": self.entry,
             "title": self.title,
@@ -70,7 +69,7 @@ class Line:
 
 
 def numbers(cell: CellResult) -> dict[str, float]:
-    """What one cell brought; what it cannot have is absent.
+    """Return the numbers of one cell; those that it cannot have are absent.
 
     ========================  =======================================================================================
     ``f1``, ``accuracy``      A_T: mean over end tasks at the end, each the mean over its fine-tunings
@@ -125,7 +124,7 @@ STREAM = {
 
 
 def stream_numbers(cell: CellResult) -> dict[str, float]:
-    """What the matrix R[i, j] of accuracies says, task j after i tasks of T; absent where it was not measured.
+    """Return the numbers of the matrix R[i, j] of accuracies (task j after i of T tasks), where measured.
 
     ===========================  ===================================================================================
     ``accuracy_learnt``          (1/T) Σ_j R[j, j]: each task right after it was learnt
@@ -153,7 +152,7 @@ def stream_numbers(cell: CellResult) -> dict[str, float]:
         quantity = QUANTITIES[key]
         parts = [(stage, scores) for stage, scores in columns if quantity.applies(stage, last) and stage <= last]
         if name == "accuracy_forgetting_max" and any(np.isnan(scores.array[stage:]).any() for stage, scores in parts):
-            continue  # the largest of what happened to be measured would be another number
+            continue  # a maximum over only some of the stages would be another number
         _add_known(found, name, [float(quantity.of(scores, stage, last, True)) for stage, scores in parts])
         if name in found:
             found[f"{name}_over_all"] = found[name] * (last - 1) / last
@@ -161,7 +160,7 @@ def stream_numbers(cell: CellResult) -> dict[str, float]:
 
 
 def _micro(cell: CellResult) -> dict[str, float]:
-    """Accuracy over all test examples, where their numbers are known."""
+    """Return the accuracy over all test examples, if their numbers are known."""
     finals = [moments["final"] for moments in cell.tasks.values() if "final" in moments]
     asked = [scores.examples for scores in finals]
     if not finals or not all(asked):
@@ -171,32 +170,32 @@ def _micro(cell: CellResult) -> dict[str, float]:
 
 
 def _add_known(found: dict[str, float], name: str, values: Sequence[float]) -> None:
-    """The mean, where every one of the values is known."""
+    """Add the mean if all values are known."""
     if values and not any(map(math.isnan, values)):
         found[name] = float(np.mean(values))
 
 
 def _each(quantity: str, moments: Iterable[Mapping[Moment, float]], higher_is_better: bool) -> list[float]:
-    """A quantity of every task or set for which it is known."""
+    """Return a quantity of every task or set for which it is known."""
     values = [QUANTITIES[quantity].at(each, higher_is_better) for each in moments]
     return [value for value in values if not math.isnan(value)]
 
 
 def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list[Line]:
-    """A line for each entry, in the order in which entries first come.
+    """Return a line for each row, in the order in which rows first occur.
 
-    Intervals are over the entry's cells (orders × seeds), by Student's t (:mod:`everlearn.comparison.intervals`): they
-    say how far other orders and seeds could move the mean. Differences pair cells of the same order and seed; where one
-    side does not depend on the order, the other is averaged over its orders first. A cell of no order (the base model)
-    may have more domains and end tasks than the orders that were run: its means are over theirs.
+    Intervals are over the row's cells (orders × seeds), by Student's t (:mod:`everlearn.comparison.intervals`): they
+    show how much other orders and seeds could change the mean. Differences pair cells of the same order and seed; if
+    one side does not depend on the order, the other is first averaged over its orders. A cell without an order (the
+    base model) can have more domains and end tasks than the orders that were run: its means are restricted to theirs.
 
     Args:
-        cells: of one grid.
-        reference: the entry that the others are compared with; when left out, plain training, else
-            the base model, else the first.
+        cells: cells of one grid.
+        reference: row with which the others are compared. Default: plain training, else the base model, else the
+            first row.
 
     Raises:
-        RunError: there is no cell, or none of the reference.
+        RunError: there are no cells, or none of the reference.
     """
     if not cells:
         raise RunError("There is no result yet: make some first, without `--show`.")
@@ -217,7 +216,7 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
 
 
 def plain_or_first(entries: Iterable[str]) -> str:
-    """What the others are compared with unless something is named: plain training, the base model, or the first."""
+    """Return the default reference: plain training, the base model, or the first row."""
     listed = list(entries)
     return next(name for name in (PLAIN, BASE, *listed) if name in listed)
 
@@ -238,13 +237,13 @@ def _line(cells: Sequence[CellResult]) -> Line:
 
 
 def differences(ours: Rows, theirs: Rows) -> dict[str, Difference]:
-    """Of each number that both sides have the mean of a − b."""
+    """Return the difference a − b of each number that both sides have."""
     sides = [_columns(side) for side in aligned(ours, theirs, single=True)]
     return {name: difference(values, sides[1][name]) for name, values in sides[0].items() if name in sides[1]}
 
 
 def _columns(rows: Rows) -> dict[str, dict[Unit, float]]:
-    """Number → its values, by order and seed, in the order of the rows that have it."""
+    """Return number → its values by order and seed, in the order of the rows that have it."""
     found: dict[str, dict[Unit, float]] = {}
     for unit, row in rows.items():
         for name, value in row.items():

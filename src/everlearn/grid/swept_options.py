@@ -1,4 +1,4 @@
-"""What changes along one option: the rows of a table that differ in nothing else."""
+"""Find rows of a table that differ only in one option."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from everlearn.grid.summary import Line
 from everlearn.methods import build, names
 
 FEWEST = 3
-"""Values of an option that make it worth a picture."""
+"""Minimum number of values of an option for a figure."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Rows that differ in one option alone.
+    """Rows that differ only in one option.
 
     Attributes:
-        label: what they have in common, as far as other families differ in it.
-        lines: value of the option to the row.
+        label: what they have in common and other families do not.
+        lines: value of the option → row.
     """
 
     label: str
@@ -32,9 +32,9 @@ class SweptOption:
     """An option that was swept.
 
     Attributes:
-        option: its name: a method's, or a key of the recipe.
+        option: name of the option: a method's, or a key of the recipe.
         values: numbers in ascending order, or names in the order of the rows.
-        families: what it was swept in.
+        families: families of rows in which it was swept.
     """
 
     option: str
@@ -42,7 +42,7 @@ class SweptOption:
     families: list[Family]
 
     def estimates(self, number: str) -> list[list[Estimate | None]]:
-        """A number of every family at every value."""
+        """Return a number of every family at every value."""
         return [
             [
                 line.numbers.get(number) if (line := family.lines.get(value)) is not None else None
@@ -53,7 +53,7 @@ class SweptOption:
 
 
 def swept(lines: Sequence[Line]) -> list[SweptOption]:
-    """The options with three values or more in rows that are the same in all others."""
+    """Return the options with at least three values in rows that are equal in all other options."""
     settings = [(line, _labels(line), _options(line)) for line in lines]
     keys = list(dict.fromkeys(key for _, _, options in settings for key in options))
     found = []
@@ -89,13 +89,13 @@ def swept(lines: Sequence[Line]) -> list[SweptOption]:
 
 
 def _labels(line: Line) -> tuple[str, ...]:
-    """The methods of a row, by name."""
+    """Return the methods of a row, by name."""
     own = [name for name, options in line.facts.options.items() if isinstance(options, Mapping) and name in names()]
     return tuple(own) or (line.entry.split("-")[0],)
 
 
 def _options(line: Line) -> dict[str, Any]:
-    """What is not as it is by default: `method.option`, and keys of the recipe."""
+    """Return options that differ from the defaults: `method.option`, and keys of the recipe."""
     labels = _labels(line)
     found: dict[str, Any] = {}
     for key, value in line.facts.options.items():
@@ -107,7 +107,7 @@ def _options(line: Line) -> dict[str, Any]:
 
 
 def _filled(options: Mapping[str, Any], labels: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
-    """The options with the defaults of those that other rows set."""
+    """Return the options with the defaults of those that other rows set."""
     found = dict(options)
     for label in set(labels) & set(names()):
         config = build(label).config.model_dump(mode="json")
@@ -119,7 +119,7 @@ def _filled(options: Mapping[str, Any], labels: Sequence[str], keys: Sequence[st
 
 
 def _shown(value: Any) -> float | str:
-    """A number as it is, anything else as a text."""
+    """Return a number as a float, and anything else as a text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

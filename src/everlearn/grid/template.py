@@ -1,4 +1,4 @@
-"""What a grid is made of: a template that gives the recipe of every run, and the settings that all runs share."""
+"""Define the template of a grid, which gives the recipe of every run, and the settings that all runs share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import Field
 from everlearn.options import Options
 
 Metric = Literal["f1", "accuracy"]
-"""Of end tasks."""
+"""Metrics of end tasks."""
 
 
 class GridSettings(Options):
-    """What all cells of a grid share. A template may have more settings: those of a subclass."""
+    """Settings of all cells of a grid; a template may have more settings, in a subclass."""
 
     methods: dict[str, dict[str, Any]] = Field(default={})
     """Options of methods, by name, that differ from the defaults."""
@@ -51,7 +51,7 @@ class GridTemplate:
     """Base class of templates: the domains of a stream in several orders, and the recipe of a run on them.
 
     Attributes:
-        name: as tables write it.
+        name: name in tables.
         orders: numbered orders of the same domains.
         order_names: names of some orders, for ``--orders``.
         groups: names for several rows of a table, such as ``all``; tables list rows in this order.

@@ -1,4 +1,4 @@
-"""The rows of a sweep: methods with their options, times what `--set` changes of the recipe."""
+"""Read the rows of a sweep: methods with their options, times the changes of `--set`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ELSEWHERE = {
 
 
 def read_ways(methods: str | None, sets: Sequence[str], template: RecipeTemplate) -> list[RowSpec]:
-    """The entries of a sweep.
+    """Return the rows of a sweep.
 
     Args:
-        methods: with commas, each a name, `name:option=value` (with more options behind more colons), a mapping as in a
-            recipe, or a list in square brackets of those that work together; or a group of the template. None
-            for the recipe's own.
+        methods: methods separated by commas: a name, `name:option=value` (further options after further colons), a
+            mapping as in a recipe, a list in square brackets of methods that are combined, or a group of the template.
+            None for the recipe's own methods.
         sets: `key=value,value` each; every combination is tried with every method. An option of a method,
-            `method.NAME.option=value,value`, is tried in the entries that have the method.
-        template: of the recipe.
+            `method.NAME.option=value,value`, is tried in the rows that have the method.
+        template: template of the recipe.
 
     Raises:
         RecipeError: an option cannot be read, or a key is not allowed.
@@ -60,19 +60,19 @@ def read_ways(methods: str | None, sets: Sequence[str], template: RecipeTemplate
             tried = dict(zip(keys, values, strict=True))
             own = [(entry, {**options, **_of_method(entry.name, tried)}) for entry, options in parts]
             one = _changed(_entry(own, template), {k: v for k, v in tried.items() if not k.startswith("method.")})
-            if found.setdefault(one.name, one) != one:  # two texts that are the same in a file's name
+            if found.setdefault(one.name, one) != one:  # two values that look the same in a file name
                 one = replace(one, name=f"{one.name}-{hash_of(one.methods, one.changes)[:8]}")
                 found.setdefault(one.name, one)
     return list(found.values())
 
 
 def _of_method(name: str, tried: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--set method.NAME.option` gives a method."""
+    """Return the options that `--set method.NAME.option` gives a method."""
     return {key.split(".", 2)[2]: value for key, value in tried.items() if key.startswith(f"method.{name}.")}
 
 
 def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], template: RecipeTemplate) -> RowSpec:
-    """One method, or several that work together."""
+    """Return the row of one method, or of several that are combined."""
     if not parts:
         raise RecipeError("`--methods` has an empty list: name the methods that work together.")
     if len(parts) == 1 and parts[0][0].name in ARRANGEMENTS:
@@ -86,12 +86,12 @@ def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], template: RecipeTemp
         titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
     specs = tuple({"name": entry.name, **options} for entry, options in parts)
     for spec in specs:
-        build(template.settings.spec(spec["name"]) | spec)  # what is wrong with an option is said now
+        build(template.settings.spec(spec["name"]) | spec)  # report errors in options now
     return RowSpec(_short("-".join(names)), " + ".join(titles), parts[0][0].paper, arrangements.stream, specs)
 
 
 def _part(word: Any, template: RecipeTemplate) -> tuple[RowSpec, dict[str, Any]]:
-    """A method, or an arrangement of training, and its options."""
+    """Return a method, or an arrangement of training, and its options."""
     if isinstance(word, Mapping) and "name" in word:
         name, options = word["name"], {key: value for key, value in word.items() if key != "name"}
     elif isinstance(word, str):
@@ -111,13 +111,13 @@ def _part(word: Any, template: RecipeTemplate) -> tuple[RowSpec, dict[str, Any]]
 
 
 def _changes(text: str, template: RecipeTemplate) -> tuple[str, list[Any]]:
-    """A key and its values, each tried on the recipe."""
+    """Return a key and its values, each of which is tried on the recipe."""
     key, equals, values = text.partition("=")
     if not equals or not re.fullmatch(r"[\w.*-]+", key):
         raise RecipeError(f"`--set` is '{text}', but must look like train.learning_rate=1e-4,3e-4.")
     group, *inside = key.split(".")
     if group == "method" and len(inside) >= 2:
-        return key, read_list("--set", values)  # tried when the entries are made
+        return key, read_list("--set", values)  # tried when the rows are made
     if group in _ELSEWHERE:
         raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
     if group in ("domains", "end_tasks"):
@@ -140,7 +140,7 @@ def _changes(text: str, template: RecipeTemplate) -> tuple[str, list[Any]]:
 
 
 def _changed(entry: RowSpec, changes: Mapping[str, Any]) -> RowSpec:
-    """The entry with what is changed of the recipe; how others are trained makes no difference to the base model."""
+    """Return the row with changes of the recipe; changes of the training make no difference to the base model."""
     own = changes if entry.seeded else without_training(changes)
     if not own:
         return entry
@@ -155,12 +155,12 @@ def _said(value: Any) -> str:
 
 
 def _slug(value: Any) -> str:
-    """A value in a file's name, told from other values that look like it there."""
+    """Return a value for a file name, distinct from other values that would look the same there."""
     text = str(value)
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_.")
     return safe if safe == text and len(safe) <= 24 else f"{safe[:24]}-{hash_of(text)[:6]}"
 
 
 def _short(name: str) -> str:
-    """A name that a file can have, with the order and the seed behind it."""
+    """Return a name that is short enough for a file name with order and seed."""
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 9]}-{hash_of(name)[:8]}"
