@@ -470,7 +470,7 @@ def test_other_settings_are_refused(whole: Path) -> None:
     with pytest.raises(RunError, match=r"other options of 'ewc'.*10\.0.*11\.0"):
         grid(whole, ["ewc"], settings=Settings(methods={"ewc": {"samples": 4, "strength": 11.0}})).run()
     assert [state.state for state in grid(whole, ["ncl"], settings=Settings(methods={})).states()] == ["done"]
-    with pytest.raises(RecipeError, match=r"`--orders` names 9; the suite `tiny` has 0, 1"):
+    with pytest.raises(RecipeError, match=r"`--orders` names 9; `tiny` has 0, 1"):
         grid(whole, orders=(9,))
 
 

@@ -162,7 +162,7 @@ def test_json_round_trip_and_names(tmp_path):
     raw = json.loads(path.read_text())
     assert list(raw) == [
         "everlearn", "run", "methods", "status", "objective", "model", "seed", "domains", "general",
-        "groups", "leaked",
+        "groups", "effective", "leaked",
         "matrices", "summary", "alone", "cost", "mixture", "notes",
     ]  # fmt: skip
     assert set(raw["summary"]["loss"]) == {
