@@ -533,7 +533,7 @@ def test_every_kind_of_order_and_its_note(data: Path, tmp_path: Path) -> None:
 
 
 def test_an_order_without_its_file_is_refused_by_its_name(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"names 2 \(file\); the suite `m2d2` has 0 \(similar\), 1 \(swapped\), 11"):
+    with pytest.raises(RecipeError, match=r"names 2 \(file\); `m2d2` has 0 \(similar\), 1 \(swapped\), 11"):
         Grid(SUITE.on(settings(), data), (), (2,), (0,), settings(), tmp_path / "results", tmp_path / "runs", data)
 
 
