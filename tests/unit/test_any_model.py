@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 import stages
 import support_page
 import tiny
+from everlearn.commands.memory_estimate import memory_held
 from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
@@ -19,6 +21,8 @@ from everlearn.model.objectives import IGNORE, make_objective
 from everlearn.model.routing import router_note
 from everlearn.model.structure import architecture_for
 from everlearn.predictors.decoding import Ending, continuation, decode
+from everlearn.protecting import protect
+from everlearn.run.disk import Sizes
 from model_types import DECODERS, ENCODERS, TYPES, configuration
 
 
@@ -213,3 +217,19 @@ def test_tensors_in_a_file_have_the_places_of_the_layers(model_type, tmp_path):
     assert {"embeddings"} < {layer for layer, _ in found.values()}
     layers = [layer for layer, _ in found.values() if layer.startswith(("layers.", "encoder.", "decoder."))]
     assert len(set(layers)) == (4 if model_type == "t5gemma" else 2)
+
+
+@pytest.mark.parametrize("model_type", sorted(TYPES))
+def test_memory_is_estimated(model_type):
+    model = support_page.model(model_type)
+    step, _ = memory_held(model, Sizes.of(model, [], 2), {}, rows=2, block_size=16)
+    assert step["activations (rough)"] > 0
+
+
+def test_protect_trains_a_type_without_an_entry(tmp_path):
+    model, rows = support_page.model("cohere"), [{"input_ids": [*range(10, 26)]}] * 4
+    arguments = TrainingArguments(str(tmp_path / "out"), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True)
+    collator = DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=False)
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collator)
+    protect(trainer, ["replay", "migu"], memory=tmp_path / "memory", domain="one").train()
+    assert list((tmp_path / "memory").glob("stage-01-*"))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from everlearn.methods.cost import Cost
-from everlearn.model.head import LOGITS_PER_CHUNK
+from everlearn.model.head import LOGITS_PER_CHUNK, text_config
 from everlearn.model.quantising import quantised_bytes
 from everlearn.run.disk import Sizes
 
@@ -42,7 +42,7 @@ def memory_held(
         small_adam: the optimizer keeps 8 bits for each number.
         quantised: how the weights are quantised.
     """
-    config: Any = model.config
+    config: Any = model.config if hasattr(model.config, "hidden_size") else text_config(model)
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
     per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES
     trained = sizes.trained(len(sizes.stages))
