@@ -40,6 +40,7 @@ def test_a_search_killed_twice_recommends_the_same(everlearn: Project, monkeypat
     """Also: a complete trial is a run; the recipe holds what was chosen; more trials go on from those there are."""
     small(everlearn)
     monkeypatch.setattr(search, "NEVER_STOPPED", 1)
+    everlearn.recipe["run"]["name"] = "first"
     original, calls = ContinualLearner.train_stage, [0]
 
     def dying(self: ContinualLearner, *rest: Any) -> None:
@@ -73,6 +74,7 @@ def test_a_search_killed_twice_recommends_the_same(everlearn: Project, monkeypat
     recipe = load(everlearn.folder / "tune/first/recipe.yaml")
     assert recipe.train.items() >= (everlearn.recipe["train"] | {"learning_rate": chosen["learning_rate"]}).items()
     assert list(recipe.method) == chosen["methods"]
+    assert recipe.run.name == "first-tuned"
     text = (everlearn.folder / "tune/first/recipe.yaml").read_text()
     assert all(f"# {sentence}\n" in text for sentence in found["verdict"])
     page = (everlearn.folder / "tune/first/index.html").read_text()
@@ -101,11 +103,38 @@ def test_a_search_killed_twice_recommends_the_same(everlearn: Project, monkeypat
         (("--methods", "pool"), "no method that is trained on the domains in turn"),
         (("train.learning_rate=0",), "`train.learning_rate` must be above 0"),
         (("domains.0.path=nothing.jsonl",), "nothing.jsonl"),
+        (("domains.0.validation=null", "domains.1.validation=null", "domains.2.validation=null"), "held-out text"),
     ],
 )
 def test_a_mistake_is_one_sentence(everlearn: Project, arguments: tuple[str, ...], says: str) -> None:
     small(everlearn)
     everlearn.fails("tune", "recipe.yaml", *arguments, says=(says,))
+
+
+def test_it_goes_on_beside_runs_of_the_recipe_and_of_what_it_wrote(everlearn: Project) -> None:
+    small(everlearn)
+    everlearn.recipe["domains"] = everlearn.recipe["domains"][:1]
+    everlearn.recipe["method"] = {"name": "sequential"}
+    assert everlearn("run", "recipe.yaml", "-q").code == 0
+    found = everlearn("tune", "recipe.yaml", "--trials", "2", "--json")
+    assert found.code == 0, found.err
+    if json.loads(found.out)["chosen"]["score"] > 0:
+        assert everlearn.call("run", "tune/first/recipe.yaml", "-q").code == 0
+    assert everlearn("tune", "recipe.yaml", "--trials", "3", "-q").code == 0
+
+
+def test_another_model_or_text_in_the_folder_is_refused(everlearn: Project) -> None:
+    small(everlearn)
+    everlearn.recipe["domains"] = everlearn.recipe["domains"][:1]
+    everlearn.recipe["method"] = {"name": "sequential"}
+    assert everlearn("tune", "recipe.yaml", "--trials", "1", "-q").code == 0
+    everlearn.fails("tune", "recipe.yaml", "domains.0.path=b.jsonl", says=("differs in recipe",))
+    everlearn.fails("tune", "recipe.yaml", f"model={everlearn.models / 'llama'}", says=("differs in recipe",))
+
+
+def test_the_help_shows_how_methods_are_combined(everlearn: Project) -> None:
+    for verb in ("tune", "sweep"):
+        assert "[ewc,replay:share=0.1]" in "".join(everlearn(verb, "--help").out.split()).replace("│", "")
 
 
 def test_another_search_in_the_folder_is_refused(everlearn: Project) -> None:

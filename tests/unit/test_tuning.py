@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,10 @@ from everlearn.methods.base import REGISTRY, VARIANTS
 from everlearn.ranges import Around, Between, OneOf
 from everlearn.report.figures import draw
 from everlearn.report.figures.trials import Trials, Tried
-from everlearn.tuning.choice import best, expected_best
+from everlearn.tuning.choice import best, expected_best, scores_of
 from everlearn.tuning.page import verdict
-from everlearn.tuning.pilot import Trial, shortened
-from everlearn.tuning.search import Found, drawn
+from everlearn.tuning.pilot import Trial, shortened, with_rate
+from everlearn.tuning.search import DIMENSIONS, Found, Tuner, drawn
 from everlearn.tuning.space import rows_of
 
 RECIPE = {
@@ -58,8 +59,8 @@ def test_ranges() -> None:
 
 
 def test_points_lie_evenly_and_more_of_them_begin_with_the_same() -> None:
-    points = drawn(16, 3)
-    assert drawn(5, 3) == points[:5]
+    points = drawn(16, DIMENSIONS)
+    assert drawn(5, DIMENSIONS) == points[:5]
     assert all(0 <= u < 1 for point in points for u in point)
     for dimension in zip(*points, strict=True):
         quarters = [sum(low <= u < low + 0.25 for u in dimension) for low in (0, 0.25, 0.5, 0.75)]
@@ -151,5 +152,39 @@ def test_the_verdict_says_what_the_intervals_do_not_tell(gained: Any, unclear: b
     said = " ".join(verdict(found))
     assert said.startswith("Take MAS with learning rate 0.001")
     assert ("Whether it is better than the base model is not clear" in said) == unclear
-    assert ("The difference of the two gains is within their uncertainty" in said) == alike
+    assert ("these short runs do not tell the two apart" in said) == alike
     assert "2 trials of each were asked for" in said
+
+
+def test_a_domains_own_rate_moves_with_the_drawn_one() -> None:
+    own = RECIPE | {"domains": [{"name": "a", "path": "a.txt", "train": {"learning_rate": 5e-4}}, {"name": "b"}]}
+    raw = with_rate(own, 2e-3, 1e-3)
+    assert raw["train"]["learning_rate"] == 2e-3
+    assert raw["domains"] == [{"name": "a", "path": "a.txt", "train": {"learning_rate": 1e-3}}, {"name": "b"}]
+
+
+def test_what_was_stopped_or_failed_is_no_advantage() -> None:
+    trials = [trial(0, 0.3), trial(1, 0.1), trial(2, 0.9, "stopped"), trial(3, 5.0, "failed")]
+    assert sorted(scores_of(trials)) == [0.1, 0.1, 0.1, 0.3]
+    assert scores_of(trials[2:]) == []
+
+
+@pytest.mark.parametrize(
+    ("scores", "stops"),
+    [
+        ([0.5, -9.0], True),  # after the second domain it is the worst, however good it was before
+        ([0.5, 0.15], False),
+        ([-9.0], False),  # nothing can be forgotten yet
+        ([None, -9.0], True),
+        ([0.1, None], False),
+    ],
+)
+def test_only_what_is_worse_than_the_worst_quarter_stops(tmp_path: Path, scores: list[Any], stops: bool) -> None:
+    tuner = Tuner(parse(RECIPE), tmp_path, trials=8)
+    mas = tuner.rows[1]
+    for number, second in enumerate((0.1, 0.2, 0.3, 0.4)):
+        Trial("mas", number, 1e-3, [], {}, "complete", [0.0, second]).save(tmp_path / "trials" / f"mas-{number}.json")
+    now = Trial("mas", 4, 1e-3, [], {}, "running", scores)
+    assert tuner._hopeless(mas, now) == stops
+    (tmp_path / "trials" / "mas-0.json").unlink()
+    assert not tuner._hopeless(mas, now), "with fewer complete trials none is stopped"

@@ -18,7 +18,7 @@ def command(
         str | None,
         typer.Option(
             help="Methods separated by commas: sequential,ewc:strength=10, in brackets those that are combined: "
-            "'ewc,[ewc,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain), `merged` "
+            "'ewc,\\[ewc,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain), `merged` "
             "(their mean), `cumulative` (each domain with all before it), `pool` (all domains at once), and "
             "`scenarios`, which is all of these and plain training. Default: that of the recipe."
         ),

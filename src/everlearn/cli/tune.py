@@ -17,13 +17,17 @@ def command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods separated by commas, as in sweep: 'mas,ewc,[ewc,replay:share=0.1]'. Default: that of the "
+            help="Methods separated by commas, as in sweep: 'mas,ewc,\\[ewc,replay:share=0.1]'. Default: that of the "
             "recipe. Plain training is always there."
         ),
     ] = None,
     share: Annotated[float, typer.Option(help="Share of the recipe's steps that a trial takes.")] = 0.25,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Begin no further round of trials after so many minutes of work.")
+        float | None,
+        typer.Option(
+            min=0,
+            help="Begin no round of trials after so many minutes of work, in all calls; one always runs.",
+        ),
     ] = None,
     results: Annotated[Path | None, typer.Option(help="Folder of the search; default: tune/NAME.")] = None,
     output: Annotated[
@@ -61,7 +65,9 @@ def command(
         as_json,
         lambda: Group(terminal_table(page.tables(found)[0]), Text(""), Text(" ".join(page.verdict(found)))),
     )
-    if found.chosen is not None:
+    if found.chosen is not None and found.chosen.score > 0:
         write_text(target, page.recommended(found, found.chosen))
         say(f"Recipe: {target}", as_json)
+    elif output is None:
+        target.unlink(missing_ok=True)  # of an earlier call with fewer trials
     say(f"Page: {written}", as_json)

@@ -13,6 +13,12 @@ def best(trials: Sequence[Trial]) -> Trial | None:
     return max(complete, key=lambda trial: trial.score, default=None)
 
 
+def scores_of(trials: Sequence[Trial]) -> list[float]:
+    """Return the scores of a row; a trial that was stopped or that failed counts as the worst complete one."""
+    complete = [trial.score for trial in trials if trial.state == "complete"]
+    return complete + [min(complete)] * (len(trials) - len(complete)) if complete else []
+
+
 def expected_best(scores: Sequence[float]) -> list[float]:
     """Return the expected score of the best of 1, 2, … n trials that are drawn from these n, with replacement.
 

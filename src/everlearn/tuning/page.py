@@ -11,6 +11,7 @@ from everlearn import wording
 from everlearn.comparison.formatting import MISSING, fixed
 from everlearn.config.reading import written
 from everlearn.files import write_text
+from everlearn.methods.sequential import PLAIN
 from everlearn.report.drawing import legend_of
 from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curve, Curves
@@ -18,8 +19,8 @@ from everlearn.report.figures.trials import Trials, Tried
 from everlearn.report.html import render
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
-from everlearn.tuning.choice import best, expected_best
-from everlearn.tuning.pilot import Trial
+from everlearn.tuning.choice import best, expected_best, scores_of
+from everlearn.tuning.pilot import FEWEST, Trial, with_rate
 from everlearn.tuning.search import Found
 from everlearn.tuning.space import Candidate
 from everlearn.version import __version__
@@ -46,22 +47,37 @@ def verdict(found: Found) -> list[str]:
             "Whether it is better than the base model is not clear from these short runs: a higher `--share` or more "
             "held-out text (`evaluation.blocks`) tells more."
         )
-    if row.plain:
-        sentences.append("No method that was tried did better than plain training at this rate.")
+    if row.plain and len(found.rows) > 1:
+        sentences.append("No method that was tried did better than that.")
     elif rival is not None:
         sentences.append(f"{plain.title} did best with {_setting(rival)}: {_said(rival)}.")
         if low is not None and high is not None and rival.gained[0] is not None and low <= rival.gained[0] <= high:
-            sentences.append("The difference of the two gains is within their uncertainty.")
+            sentences.append("Its gain lies inside that interval: these short runs do not tell the two apart.")
     count = min(len(trials) for trials in found.trials.values())
+    general = chosen.drift is not None
+    drift = f", less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`)" if general else ""
     sentences.append(
-        f"The score is the gain at the end less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`). "
-        f"Trials took {100 * found.share:.0f} % of the steps, with one seed. Each row had "
-        f"{wording.count(count, 'trial')} at the same points; the best of them is best by luck in part: compare it "
-        "with plain training in whole runs (`everlearn sweep`) before you rely on it."
+        f"The score is the gain at the end{drift}; trials were {100 * found.share:.0f} % of the recipe's steps, but at "
+        f"least {FEWEST} a domain, with one seed. Each row had {wording.count(count, 'trial')} at the same points. The "
+        f"best of them is best by luck in part: before you rely on it, `{_whole_runs(chosen, rival, row)}`."
     )
+    if not general:
+        sentences.append("There is no general text (`general`): what was forgotten of it is not in the score.")
+    if len(found.recipe.domains) == 1:
+        sentences.append("Of one domain nothing can be forgotten; only learning and general drift are compared.")
     if count < found.asked:
         sentences.append(f"{found.asked} trials of each were asked for: call it again to go on.")
     return sentences
+
+
+def _whole_runs(chosen: Trial, rival: Trial | None, row: Candidate) -> str:
+    """Return the command that compares the choice with plain training at its best rate in whole runs."""
+    names = [method["name"] for method in row.methods]
+    way = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+    methods = PLAIN if row.plain else f"'{PLAIN},{way}'"
+    rates = dict.fromkeys([chosen.learning_rate, *([] if rival is None else [rival.learning_rate])])
+    values = ",".join(f"{rate:g}" for rate in rates)
+    return f"everlearn sweep RECIPE --methods {methods} --set train.learning_rate={values} --seeds 1,2,3"
 
 
 def _setting(trial: Trial) -> str:
@@ -85,7 +101,7 @@ def tables(found: Found) -> list[Table]:
     ordered = sorted(found.every, key=lambda trial: (trial.state != "complete", -_finite(trial.score)))
     rows = [(f"{found.row(trial).title} {trial.number + 1}", _cells(found, trial)) for trial in ordered]
     header = ("Trial", "Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Setting", "State")
-    caption = f"In {_UNIT}. Stopped: after a domain its score was in the worst quarter of its row."
+    caption = f"In {_UNIT}. Stopped: after a domain its score was below the worst quarter of its row."
     return [Table("Trials", header, tuple(rows), caption), _spaces(found.rows)]
 
 
@@ -152,15 +168,14 @@ def _tried(found: Found, trial: Trial) -> Tried:
 
 
 def _chances(found: Found) -> Curves:
-    """Return the expected best score by number of trials; a trial that was stopped counts as it was then."""
+    """Return the expected best score by number of trials."""
     lines = []
     for series, row in enumerate(found.rows):
-        scores = [trial.score for trial in found.trials[row.name] if math.isfinite(trial.score)]
-        expected = expected_best(scores)
+        expected = expected_best(scores_of(found.trials[row.name]))
         lines.append(Curve(series, list(range(1, len(expected) + 1)), expected, label=row.title))
     caption = (
-        "Expected score of the best of n trials. A trial that was stopped counts with the score that it had; one that "
-        "failed is left out."
+        "Expected score of the best of n trials. A trial that was stopped or that failed counts as the worst complete "
+        "one of its row."
     )
     return Curves(_UNIT, lines, caption, x_label="trials")
 
@@ -168,10 +183,10 @@ def _chances(found: Found) -> Curves:
 def recommended(found: Found, trial: Trial) -> str:
     """Return the user's recipe with a trial's learning rate and methods, as YAML with the reason above it."""
     raw = found.recipe.model_dump(mode="json", exclude_unset=True)
-    raw["train"] = {**raw.get("train", {}), "learning_rate": trial.learning_rate}
-    for domain in raw["domains"]:
-        domain.get("train", {}).pop("learning_rate", None)
+    raw = with_rate(raw, trial.learning_rate, found.rows[0].draws[0].value)
     raw["method"] = trial.methods
+    run = {key: value for key, value in raw.get("run", {}).items() if key != "folder"}
+    raw["run"] = {**run, "name": f"{found.recipe.run.name}-tuned"}
     reason = "\n".join(f"# {sentence}" for sentence in verdict(found))
     return f"# Written by everlearn tune. What it was chosen by:\n{reason}\n{written(raw)}"
 
@@ -185,10 +200,7 @@ def as_data(found: Found) -> dict[str, Any]:
         "tolerate": found.tolerate,
         "share": found.share,
         "trials": [_data(trial) for trial in found.every],
-        "expected_best": {
-            row.title: expected_best([t.score for t in found.trials[row.name] if math.isfinite(t.score)])
-            for row in found.rows
-        },
+        "expected_best": {row.title: expected_best(scores_of(found.trials[row.name])) for row in found.rows},
     }
 
 

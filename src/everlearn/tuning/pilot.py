@@ -38,7 +38,7 @@ class Trial:
         methods: as the recipe has them, with what was drawn.
         drawn: option → value.
         state: `running`; `complete`; `stopped` early; `failed`, where its training broke down.
-        scores: after each domain.
+        scores: after each domain; None where nothing was measured or the number is not finite.
         learnt: right after its stage, mean over the domains; in bits per byte, like all that follows.
         forgotten: by the end, mean over the earlier domains.
         gained: at the end, mean over the domains, with its 95 % interval.
@@ -53,7 +53,7 @@ class Trial:
     methods: list[dict[str, Any]]
     drawn: dict[str, Any]
     state: State = "running"
-    scores: list[float] = field(default_factory=list)
+    scores: list[float | None] = field(default_factory=list)
     learnt: float | None = None
     forgotten: float | None = None
     gained: tuple[float | None, float | None, float | None] = (None, None, None)
@@ -64,7 +64,8 @@ class Trial:
     @property
     def score(self) -> float:
         """What the search compares: the last score; minus infinity where there is none."""
-        return self.scores[-1] if self.scores and self.state != "failed" else -math.inf
+        last = self.scores[-1] if self.scores and self.state != "failed" else None
+        return -math.inf if last is None else last
 
     @property
     def name(self) -> str:
@@ -106,8 +107,26 @@ def shortened(recipe: Recipe, share: float, steps: Mapping[str, int]) -> dict[st
     raw["train"] = {**_warmed(train, share), "save_strategy": "no"}
     raw["end_tasks"] = []
     raw["evaluation"] |= {"columns": "seen", "samples": 0, "alone": False, "every": None, "tasks_every": None}
+    raw["evaluation"] |= {"lm_eval": None, "chat": None}
     raw["run"]["keep_stages"] = "last"
     return raw
+
+
+def with_rate(raw: Mapping[str, Any], rate: float, before: float) -> dict[str, Any]:
+    """Return a recipe with another learning rate; a domain's own changes by the same factor.
+
+    Args:
+        raw: the recipe as plain data.
+        rate: the learning rate.
+        before: that of the recipe.
+    """
+    domains = []
+    for domain in raw["domains"]:
+        own = domain.get("train") or {}
+        if "learning_rate" in own:
+            own = {**own, "learning_rate": float(f"{own['learning_rate'] * rate / before:.3g}")}
+        domains.append({**domain, "train": own} if own else domain)
+    return {**raw, "domains": domains, "train": {**raw.get("train", {}), "learning_rate": rate}}
 
 
 def _warmed(train: Mapping[str, Any], share: float) -> dict[str, Any]:
@@ -137,18 +156,10 @@ class Pilot(ContinualLearner):
 def score_of(results: Results, tolerate: float) -> float | None:
     """Return the gain of the domains learnt so far, less what general text lost beyond the tolerance.
 
-    Both in bits per byte. None where a score is not finite.
+    Both in bits per byte. None where no gain was measured, or a number is not finite.
     """
     gained, drift = _gained(results).value, _drift(results)
     return None if gained is None else gained - max(0.0, (drift or 0.0) - tolerate)
-
-
-def _fill(trial: Trial, results: Results) -> None:
-    """Write what a run measured into its trial."""
-    gained = _gained(results)
-    trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
-    trial.gained = (gained.value, gained.low, gained.high)
-    trial.drift = _drift(results)
 
 
 def _mean(results: Results, quantity: str) -> Estimate:
@@ -177,29 +188,24 @@ def run_pilot(
     """Run a trial's pilot, in a folder that has its name; a killed one is resumed.
 
     Args:
-        raw: the recipe of pilots.
+        raw: the recipe of pilots, with the trial's learning rate.
         trial: gets what is measured.
         place: folder of all pilots; the base model's scores are measured once in it.
         ask: told of the trial after each domain but the last; says whether to go on.
         reporter: receives progress messages.
         tolerate: bits per byte that general text may lose.
     """
-    folder, base, begun = RunFolder(place / trial.name), RunFolder(place / "base"), time.monotonic()
-    recipe = parse({
-        **raw,
-        "method": trial.methods,
-        "train": {**raw["train"], "learning_rate": trial.learning_rate},
-        "run": {**raw["run"], "name": trial.name, "folder": str(folder.path)},
-    })  # fmt: skip
+    folder, base = RunFolder(place / trial.name), RunFolder(place / "base")
+    begun, before = time.monotonic(), trial.seconds
+    run = {**raw["run"], "name": trial.name, "folder": str(folder.path)}
+    recipe = parse({**raw, "method": trial.methods, "run": run})
 
     def goes_on(pilot: Pilot, index: int) -> bool:
-        if index <= len(trial.scores) - 1:  # before it was killed
+        if index < len(trial.scores):  # before it was killed
             return True
         if index > len(trial.scores):
-            score = score_of(pilot.measured(), tolerate)
-            if score is None:
-                return False
-            trial.scores.append(score)
+            trial.scores.append(score_of(pilot.measured(), tolerate))
+        trial.seconds = before + time.monotonic() - begun
         return ask(trial)
 
     pilot = Pilot(recipe, goes_on, reporter)
@@ -215,11 +221,21 @@ def run_pilot(
     else:
         if not base.row(0).is_dir():
             base.take_base_scores(folder)
-        score, finished = score_of(results, tolerate), results.status == "finished"
-        if score is None:
-            trial.state, trial.why = "failed", "A score is not finite."
-        else:
-            trial.state = "complete" if finished else "stopped"
-            trial.scores = [*trial.scores[: len(recipe.domains) - 1], *([score] if finished else [])]
-        _fill(trial, results)
-    trial.seconds += time.monotonic() - begun
+        _conclude(trial, results, len(recipe.domains), tolerate)
+    trial.seconds = before + time.monotonic() - begun
+
+
+def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> None:
+    """Write what a pilot measured into its trial, and how it ended."""
+    gained = _gained(results)
+    trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
+    trial.gained = (gained.value, gained.low, gained.high)
+    trial.drift = _drift(results)
+    if results.status != "finished":
+        trial.state = "stopped"
+        return
+    score = score_of(results, tolerate)
+    known = [*trial.scores, *[None] * domains][: domains - 1]
+    trial.scores, trial.state = [*known, score], "complete"
+    if score is None:
+        trial.state, trial.why = "failed", "A score of the last model is not finite."

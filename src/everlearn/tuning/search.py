@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everlearn import files
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError, RunError
 from everlearn.grid import RecipeTemplate
+from everlearn.grid.identity import identity
 from everlearn.grid.runs import Once
 from everlearn.learner import ContinualLearner
+from everlearn.run.folder import RunFolder
+from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
 from everlearn.tuning.choice import best
-from everlearn.tuning.pilot import Trial, run_pilot, shortened
+from everlearn.tuning.pilot import Trial, run_pilot, shortened, with_rate
 from everlearn.tuning.space import Candidate, rows_of
-
-if TYPE_CHECKING:
-    import optuna
 
 SEED = 0
 """Of the draws, which are the same for all rows and all searches."""
 NEVER_STOPPED = 4
-"""First trials of a row that are never stopped early: the others are compared with them."""
-HOPELESS = 25
-"""Per cent of a row's trials, the worst after a domain, that are stopped there. Halving them would favour high learning
-rates: what is forgotten and what general text loses grows with each domain."""
+"""Complete trials of a row that others are compared with, at least."""
+HOPELESS = 0.25
+"""Share of a row's complete trials, the worst after a domain: a trial below them all is stopped there. Halving favours
+high learning rates, since what is forgotten and what general text loses grows with each domain."""
+DIMENSIONS = 8
+"""Of the points that are drawn, at least, whatever a row needs: so that they are the same in all searches."""
 _FACTS = "search.json"
 
 
@@ -112,29 +116,39 @@ class Tuner:
         self.rows = rows_of(recipe, methods)
         self.tolerate = recipe.report.tolerate
         self.reporter = _Parts(reporter or Reporter(), self._rest)
-        self._learner = ContinualLearner(recipe, reporter=self.reporter)
 
     def run(self, minutes: float | None = None) -> Found:
         """Run the trials that are missing, a round of all rows after the other.
 
         Args:
-            minutes: of the trials' own time, after which no further round begins.
+            minutes: of the trials' own time in all calls, after which no further round begins.
 
         Raises:
             EverlearnError: the recipe cannot be run.
+            Interrupted: the search was stopped; the same call goes on.
         """
-        self._open()
+        self.place.mkdir(parents=True, exist_ok=True)
+        try:
+            with RunFolder(self.place).lock():
+                self._run(minutes)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(
+                f"Stopped. Finished trials are in {self.place}, and the one that was begun goes on where it was saved: "
+                "give the same command again."
+            ) from None
+        return self.found()
+
+    def _run(self, minutes: float | None) -> None:
         pilots = self._pilots()
-        points = drawn(self.count, max(len(row.draws) for row in self.rows))
-        studies = {row.name: _study() for row in self.rows}
+        self._open()
+        points = drawn(self.count, max(DIMENSIONS, *(len(row.draws) for row in self.rows)))
         for number in range(self.count):
             spent = sum(trial.seconds for trials in self._known().values() for trial in trials)
             if minutes is not None and number > 0 and spent >= 60 * minutes:
                 self.reporter.say(f"{minutes:g} minutes are over after {number} of {self.count} trials of each row.")
                 break
             for row in self.rows:
-                self._advance(studies[row.name], row, number, points[number], pilots)
-        return self.found()
+                self._advance(row, number, points[number], pilots)
 
     def _rest(self) -> float | None:
         """Return the seconds that the trials after the present one take, by those that are finished."""
@@ -166,49 +180,56 @@ class Tuner:
                 return
             yield trial
 
-    def _advance(
-        self, study: optuna.Study, row: Candidate, number: int, point: Sequence[float], pilots: Mapping[str, Any]
-    ) -> None:
-        """Run one trial, or tell the study of it where it is finished."""
-        from optuna.trial import TrialState
-
-        path, live = self._file(row, number), study.ask()
+    def _advance(self, row: Candidate, number: int, point: Sequence[float], pilots: Mapping[str, Any]) -> None:
+        """Run one trial, unless it is finished."""
+        path = self._file(row, number)
         trial = Trial.load(path) if path.is_file() else Trial(row.name, number, *row.at(point))
-        for step, score in enumerate(trial.scores, 1):
-            live.report(score, step)
-        told = len(trial.scores)
         if trial.state == "running":
+            self.reporter.cell = f"{row.title} {number + 1}/{self.count}"
+            raw = with_rate(pilots, trial.learning_rate, self.rows[0].draws[0].value)
 
             def asked(trial: Trial) -> bool:
                 trial.save(path)
-                if len(trial.scores) > told:
-                    live.report(trial.score, len(trial.scores))
-                return row.plain or not live.should_prune()
+                return row.plain or not self._hopeless(row, trial)
 
-            self.reporter.cell = f"{row.title} {number + 1}/{self.count}"
-            run_pilot(pilots, trial, self.place / "runs", asked, self.reporter, self.tolerate)
+            run_pilot(raw, trial, self.place / "runs", asked, self.reporter, self.tolerate)
             trial.save(path)
-            shutil.rmtree(self.place / "runs" / trial.name, ignore_errors=True)
-            if trial.state == "complete" and len(trial.scores) > told:
-                live.report(trial.score, len(trial.scores))
-        state = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}[trial.state]
-        study.tell(live, trial.score if trial.state == "complete" else None, state)
+        shutil.rmtree(self.place / "runs" / trial.name, ignore_errors=True)
+
+    def _hopeless(self, row: Candidate, trial: Trial) -> bool:
+        """Return whether a trial is worse than the worst quarter after its last domain; before the second none is."""
+        step, score = len(trial.scores), trial.scores[-1]
+        known = [
+            other.scores[step - 1]
+            for other in self._finished(row)
+            if other.number < trial.number and other.state == "complete"
+        ]
+        others = sorted(each for each in known if each is not None)
+        if step < 2 or score is None or len(others) < NEVER_STOPPED:
+            return False
+        return score < others[math.ceil(HOPELESS * len(others)) - 1]
 
     def _file(self, row: Candidate, number: int) -> Path:
         return self.place / "trials" / f"{row.name}-{number}.json"
 
     def _pilots(self) -> dict[str, Any]:
         """Check the recipe, and return that of its pilots."""
-        self._learner.check()
-        whole = {domain.name: self._learner.steps(domain.name) for domain in self.recipe.domains}
+        if all(domain.validation is None for domain in self.recipe.domains):
+            raise RecipeError("No domain has held-out text (`domains.*.validation`), by which trials are compared.")
+        # Its own run folder may hold a run: the pilots are elsewhere.
+        run = self.recipe.run.model_dump(mode="json") | {"folder": str(self.place / "runs" / "recipe")}
+        learner = ContinualLearner(self.recipe.changed(run=run), reporter=self.reporter)
+        learner.check()
+        whole = {domain.name: learner.steps(domain.name) for domain in self.recipe.domains}
         raw = shortened(self.recipe, self.share, whole)
         parse(raw)
         return raw
 
     def _open(self) -> None:
         """Refuse the folder of another search, and remember what this one is."""
+        template = RecipeTemplate(self.recipe, "")
         facts = {
-            "recipe": RecipeTemplate(self.recipe, "").facts(),
+            "recipe": identity(template.settings, template, self.recipe),
             "share": self.share,
             "tolerate": self.tolerate,
             "seed": self.recipe.run.seed,
@@ -216,7 +237,7 @@ class Tuner:
         }
         path = self.place / _FACTS
         known = files.read_json(path) if path.is_file() else facts
-        if differing := [key for key in facts if known.get(key) != facts[key]]:
+        if differing := [key for key in facts if known.get(key) != json.loads(json.dumps(facts[key]))]:
             raise RunError(
                 f"{self.place} holds a search that differs in {', '.join(differing)}. Name another folder "
                 "(`--results`), or remove this one."
@@ -235,13 +256,6 @@ def drawn(count: int, dimensions: int) -> list[list[float]]:
         points.append([min(trial.params[f"{place}"], 1 - 1e-9) for place in range(dimensions)])
         study.tell(trial, 0.0)
     return points
-
-
-def _study() -> optuna.Study:
-    """Return a study of one row, which stops trials that are hopeless from the second domain on."""
-    optuna = _optuna()
-    pruner = optuna.pruners.PercentilePruner(100.0 - HOPELESS, n_startup_trials=NEVER_STOPPED, n_warmup_steps=2)
-    return optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=SEED), pruner=pruner)
 
 
 def _optuna() -> Any:
