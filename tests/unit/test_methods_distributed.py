@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,10 @@ MIGUS: dict[str, dict[str, Any]] = {
 def _penalty(name: str = "ewc", **options: Any) -> list[Method]:
     method = build({"name": name, "strength": 10.0, **options})
     generator = torch.Generator().manual_seed(2)
-    tensors = {}
+    tensors, importance = {}, inspect.getattr_static(method, "_importance").key
     for key, parameter in tiny.model().named_parameters():
         shape = () if name == "l2" else parameter.shape
-        tensors[f"{method.stored}/{key}"] = torch.rand(shape, generator=generator)
+        tensors[f"{importance}{key}"] = torch.rand(shape, generator=generator)
         tensors[f"anchor/{key}"] = parameter.detach() + 0.1 * torch.randn(parameter.shape, generator=generator)
     method.load_memory(Memory(tensors, {"domains": ["d1"]}))
     return [method]
