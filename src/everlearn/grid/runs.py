@@ -62,7 +62,7 @@ class Once(Reporter):
     @contextlib.contextmanager
     def activity(self, text: str, total: int | None) -> Iterator[Advance]:
         """Show a phase with the name of the cell."""
-        with self.other.activity(f"{self.cell}: {text}", total) as done:
+        with self.other.activity(f"{self.cell}: {text}" if self.cell else text, total) as done:
             yield done
 
     def log(self, at: Logged) -> None:

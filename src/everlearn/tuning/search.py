@@ -139,9 +139,9 @@ class Tuner:
         return self.found()
 
     def _run(self, minutes: float | None) -> None:
+        points = drawn(self.count, max(DIMENSIONS, *(len(row.draws) for row in self.rows)))
         pilots = self._pilots()
         self._open()
-        points = drawn(self.count, max(DIMENSIONS, *(len(row.draws) for row in self.rows)))
         for number in range(self.count):
             spent = sum(trial.seconds for trials in self._known().values() for trial in trials)
             if minutes is not None and number > 0 and spent >= 60 * minutes:
