@@ -7,7 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from everlearn.config.recipe import parse
 from everlearn.grid.runs import Once
+from everlearn.learner import ContinualLearner
 from everlearn.run.forecast import PASSES, ROWS, SETS, Forecast
 from everlearn.run.progress import Logged, Reporter, Terminal
 
@@ -154,3 +156,16 @@ def test_a_phase_inside_another_has_a_bar_below_it() -> None:
     with reporter.activity("Measuring importance: MAS on papers", 1000) as done:
         done(3)
     assert file.getvalue().splitlines() == ["Measuring importance: MAS on papers  run ~2.0 h left"]
+
+
+def test_a_run_begins_without_the_estimate_of_the_one_before() -> None:
+    told: list[float | None] = []
+
+    class Told(Reporter):
+        def left(self, seconds: float | None) -> None:
+            told.append(seconds)
+
+    reporter = Told()
+    reporter.left(1.0)
+    ContinualLearner(parse({"model": "nowhere", "domains": [{"name": "a", "path": "a.txt"}]}), reporter=reporter)
+    assert told == [1.0, None]

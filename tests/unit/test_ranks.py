@@ -12,7 +12,7 @@ import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
-from everlearn.diagnostics.prediction_ranks import keywords, occurrences, ranks_of
+from everlearn.diagnostics.prediction_ranks import _median, keywords, occurrences, ranks_of
 from everlearn.evaluation import Conditions
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint
@@ -97,3 +97,13 @@ def test_ranks_are_those_of_a_pass_of_its_own(architecture):
                 shown[at : at + length] = tokenizer.mask_token_id
                 logits = model(shown[None]).logits[0, at]
         assert rank == 1 + sum(float(each) > float(logits[ids[at]]) for each in logits)
+
+
+def test_places_of_one_row_are_drawn_together() -> None:
+    """Forty rows of which each repeats one value nine times tell no more than forty values."""
+    values = np.random.default_rng(0).normal(size=40)
+    alone = _median(values, range(40), "a")
+    repeated = _median(np.repeat(values, 9), np.repeat(np.arange(40), 9).tolist(), "a")
+    assert repeated.value == pytest.approx(alone.value, abs=0.2)
+    widths = [each.interval[1] - each.interval[0] for each in (alone, repeated) if each.interval is not None]
+    assert 0.7 < widths[1] / widths[0] < 1.4
