@@ -11,12 +11,13 @@ import pytest
 from pyarrow import feather
 
 import tiny
+from everlearn.config.recipe import parse
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files, read_documents
 from everlearn.data.folders import inside, split_of
 from everlearn.data.notes import notes_of
 from everlearn.data.opening import Limits
-from everlearn.data.readers import FORMATS, read_rows
+from everlearn.data.readers import format_of, read_rows
 from everlearn.errors import DataError
 
 
@@ -45,7 +46,7 @@ def clone(tmp_path: Path) -> Path:
 def test_of_a_clone_the_training_split_is_read_and_no_card(clone: Path) -> None:
     corpus = Domain(name="d", path=str(clone))
     assert texts_of(corpus) == tiny.texts(5, 1)
-    note = inside(clone, FORMATS).note("d")
+    note = inside(clone, format_of).note("d")
     assert note is not None
     assert "Of 'd' the split 'train' is read" in note
     assert "test (1), validation (1)" in note
@@ -65,10 +66,25 @@ def test_a_split_of_a_folder_is_held_out_by_its_name(clone: Path) -> None:
         local_files(held_out)
 
 
+def test_a_folder_of_that_name_is_held_out_before_a_split(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(clone.parent / "validation" / "own.jsonl", tiny.texts(2, 9))
+    monkeypatch.chdir(clone.parent)
+    held_out = Domain(name="d", path=str(clone), validation="validation").held_out_corpus
+    assert held_out is not None
+    assert local_files(held_out) == [Path("validation/own.jsonl")]
+
+
+def test_a_recipe_names_a_split_of_a_folder(clone: Path) -> None:
+    raw = {"model": "m", "domains": [{"name": "d", "path": str(clone), "validation": "validation"}]}
+    held_out = parse(raw).domains[0].held_out_corpus
+    assert held_out is not None
+    assert local_files(held_out) == [clone / "validation.jsonl"]
+
+
 def test_shards_and_folders_tell_splits(tmp_path: Path) -> None:
     for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
         rows(tmp_path / "data" / f"{name}.jsonl", tiny.texts(2))
-    assert [path.name[:11] for path in inside(tmp_path, FORMATS).read] == ["train-00000", "train-00001"]
+    assert [path.name[:11] for path in inside(tmp_path, format_of).read] == ["train-00000", "train-00001"]
     assert split_of(Path("en/dev/part1.jsonl")) == "validation"
     assert split_of(Path("training-set.csv")) == "train"
     assert split_of(Path("contest.jsonl")) is None, "a part of a word is no word"
@@ -77,7 +93,7 @@ def test_shards_and_folders_tell_splits(tmp_path: Path) -> None:
 def test_a_folder_of_prose_is_read_whole(tmp_path: Path) -> None:
     for name in ("README.md", "test-plan.md", "guide.md", "LICENSE.txt"):
         (tmp_path / name).write_text("words\n")
-    found = inside(tmp_path, FORMATS)
+    found = inside(tmp_path, format_of)
     assert [path.name for path in found.read] == ["LICENSE.txt", "README.md", "guide.md", "test-plan.md"]
     assert found.note("d") is None
 
@@ -86,7 +102,7 @@ def test_the_note_is_with_the_others(clone: Path) -> None:
     corpus = Domain(name="d", path=str(clone))
 
     read = SimpleNamespace(counts={}, skipped=0, end_held_out=False)
-    assert notes_of([corpus], {"d": read}, 32)[0] == inside(clone, FORMATS).note("d")  # type: ignore[dict-item]
+    assert notes_of([corpus], {"d": read}, 32)[0] == inside(clone, format_of).note("d")  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("splits", [False, True])

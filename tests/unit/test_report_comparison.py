@@ -664,3 +664,10 @@ def test_the_input_is_not_changed():
     of(found)
     assert found == before
     assert found["domains"] == DOMAINS
+
+
+@pytest.mark.parametrize("wrong", [[], "text", 3, ["a"], {"a": "much"}, {"a": {}}])
+def test_what_is_no_table_of_shares_or_values_is_passed_over(wrong):
+    run = from_results({**results("x", "X", 0.1), "leaked": wrong, "effective": wrong})
+    assert run.leaked == {}
+    assert unlike([run, run]) == Differences()

@@ -94,8 +94,8 @@ class Effective:
 def unlike(runs: Sequence[Run]) -> Differences:
     """Return in what these runs differ besides method and seed."""
     each = [effective(run) for run in runs]
-    if all(run.results.get("effective") for run in runs):
-        each = [_settled(one, run.results["effective"]) for one, run in zip(each, runs, strict=True)]
+    if all(run.settled for run in runs):
+        each = [_settled(one, run.settled) for one, run in zip(each, runs, strict=True)]
     known = all(run.recipe for run in runs)
     shared = [name for name in runs[0].domains if all(name in run.domains for run in runs)]
     done = [_work(run) for run in runs]

@@ -159,9 +159,17 @@ class Run:
 
     @property
     def leaked(self) -> dict[str, float]:
-        """Domain, general set or end task → the share of what it is measured on that stands in training text."""
-        found = self.results.get("leaked") or {}
-        return {str(name): share for name, share in found.items() if isinstance(share, float)}
+        """Return domain, general set or end task → the share of its held-out text that stands in training text."""
+        return {name: share for name, share in self._mapping("leaked").items() if isinstance(share, float)}
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Return key of the recipe → value in effect, where it depends on the model; empty for older runs."""
+        return self._mapping("effective")
+
+    def _mapping(self, key: str) -> dict[str, Any]:
+        found = self.results.get(key)
+        return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
 
     @cached_property
     def matrices(self) -> dict[str, Matrix]:

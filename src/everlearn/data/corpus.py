@@ -194,11 +194,12 @@ class Domain(Corpus):
         if not isinstance(self.validation, str):
             return None
         shared = {name: getattr(self, name) for name in HANDED_DOWN}
-        if self.on_hub and not Path(self.validation).expanduser().exists():
+        named = Path(self.validation).expanduser()
+        if self.on_hub and not named.exists():
             shared |= {"path": self.path, "subset": self.subset, "split": self.validation, "revision": self.revision}
-        elif Path(self.path).expanduser().is_dir() and self.validation in SPLITS.values():
+        elif self.validation in SPLITS.values() and not named.exists() and Path(self.path).expanduser().is_dir():
             shared |= {"path": self.path, "split": self.validation}
-        elif Path(self.validation).expanduser().is_dir():
+        elif named.is_dir():
             shared |= {"split": "validation"}
         corpus = Corpus(**{"path": self.validation} | shared)
         corpus.limited(self.limits)

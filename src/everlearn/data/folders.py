@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,24 +48,23 @@ class Inside:
         )
 
 
-def inside(folder: Path, formats: Iterable[str], wanted: str = "train") -> Inside:
+def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = "train") -> Inside:
     """Return what to read of a folder, in a stable order; hidden files and folders are left out.
 
     Args:
         folder: the folder.
-        formats: suffixes of the known formats; a compression may follow them.
+        format_of: the suffix of a file's format; None where it is not known.
         wanted: the split to read.
 
     Raises:
         DataError: its files belong to splits, and none of them is the wanted one.
     """
-    endings = tuple(formats)
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
-    data = [path for path in files if _format(path) in endings and not _OF_DATASETS.fullmatch(path.name)]
-    tables = [path for path in data if _format(path) not in _PROSE]
-    if tables:  # prose beside tables is about them; in a folder of prose a README is text like any other
-        data = [path for path in data if _format(path) not in _PROSE or not _ABOUT.fullmatch(path.name)]
+    data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
+    prose = {path for path in data if format_of(path) in _PROSE}
+    if len(prose) < len(data):  # beside tables a card is about them; in a folder of prose it is text like any other
+        data = [path for path in data if path not in prose or not _ABOUT.fullmatch(path.name)]
     splits = _by_split(data)
     if len(splits) < 2:
         return Inside([folder / path for path in data])
@@ -74,12 +73,6 @@ def inside(folder: Path, formats: Iterable[str], wanted: str = "train") -> Insid
         raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
     return Inside(found.pop(wanted), found, wanted)
-
-
-def _format(path: Path) -> str:
-    """Return the suffix of a file's format, below that of a compression."""
-    suffixes = ["", *(suffix.lower() for suffix in path.suffixes[-2:])][-2:]
-    return suffixes[-2] if len(suffixes) == 2 and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst") else suffixes[-1]
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
@@ -94,7 +87,7 @@ def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def split_of(path: Path) -> str | None:
-    """Return the split that a path inside a folder names: in its file name, or else in the innermost folder."""
+    """Return the split that a path inside a folder names: in the file name, or else in the innermost folder."""
     for part in reversed(path.parts):
         words = re.findall(r"[a-z]+", part.lower())
         for word in words:

@@ -17,7 +17,7 @@ from everlearn.data.folders import inside
 from everlearn.data.held_out import is_far
 from everlearn.data.packing import Count
 from everlearn.data.prepare import Prepared
-from everlearn.data.readers import FORMATS
+from everlearn.data.readers import format_of
 
 
 def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
@@ -41,7 +41,7 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
 def _splits(corpora: Sequence[Domain]) -> list[str]:
     """Say of which splits of a folder nothing is read."""
     folders = [(corpus, place) for corpus in corpora if (place := Path(corpus.path).expanduser()).is_dir()]
-    found = [inside(place, FORMATS, corpus.split).note(corpus.name) for corpus, place in folders]
+    found = [inside(place, format_of, corpus.split).note(corpus.name) for corpus, place in folders]
     return [note for note in found if note is not None]
 
 

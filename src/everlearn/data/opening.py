@@ -38,6 +38,9 @@ COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
     ".zst": _open_zstd,
 }
 
+PACKED_INSIDE = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}
+"""Formats that compress inside of a file, by their suffixes."""
+
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
@@ -63,7 +66,7 @@ def _skip(file: BinaryIO, count: int) -> None:
 
 def allowed_bytes(path: Path, limits: Limits) -> float:
     """Return the number of bytes that may come out of a file."""
-    if path.suffix.lower() not in (*COMPRESSIONS, ".parquet", ".arrow", ".feather"):
+    if path.suffix.lower() not in (*COMPRESSIONS, *PACKED_INSIDE):
         return float("inf")
     return max(limits.row_bytes, limits.expansion * path.stat().st_size)
 

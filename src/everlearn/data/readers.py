@@ -15,7 +15,7 @@ from everlearn import wording
 from everlearn.data.arrow_rows import read_arrow
 from everlearn.data.folders import SPLITS, inside
 from everlearn.data.json_rows import read_json, read_jsonl
-from everlearn.data.opening import COMPRESSIONS, Limits, lines, too_long
+from everlearn.data.opening import COMPRESSIONS, PACKED_INSIDE, Limits, lines, too_long
 from everlearn.data.parquet_rows import read_parquet
 from everlearn.data.rows import Reader, Row, refuse_repeated
 from everlearn.errors import DataError, did_you_mean
@@ -110,9 +110,6 @@ FORMATS: dict[str, Reader] = {
 }
 
 
-_PACKED_INSIDE = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}
-
-
 def format_of(path: Path) -> str | None:
     """Return the format's suffix without the compression's; None when it is not known."""
     name = Path(path.stem) if path.suffix.lower() in COMPRESSIONS else path
@@ -138,7 +135,7 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
     """
     given = Path(path).expanduser()
     if given.is_dir():
-        files = inside(given, FORMATS, split or SPLITS.get(key, "train")).read
+        files = inside(given, format_of, split or SPLITS.get(key, "train")).read
         if not files:
             raise DataError(f"`{key}: {path}` is a folder without any file of a known format ({', '.join(FORMATS)}).")
         return files
@@ -154,10 +151,9 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
         if format_of(file) is None:
             known, packed = ", ".join(FORMATS), ", ".join(COMPRESSIONS)
             raise DataError(f"The format of {file} is not known; name it {known}, compressed or not ({packed}).")
-        if format_of(file) in _PACKED_INSIDE and file.suffix.lower() not in _PACKED_INSIDE:
-            raise DataError(
-                f"{file}: {_PACKED_INSIDE[format_of(file) or '']} is compressed inside; unpack the outer {file.suffix}."
-            )
+        packed_inside = PACKED_INSIDE.get(format_of(file) or "")
+        if packed_inside and file.suffix.lower() not in PACKED_INSIDE:
+            raise DataError(f"{file}: {packed_inside} is compressed inside; unpack the outer {file.suffix}.")
     return files
 
 

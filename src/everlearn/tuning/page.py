@@ -22,7 +22,7 @@ from everlearn.report.tables import Table, TableCell
 from everlearn.tuning.choice import best, expected_best, scores_of
 from everlearn.tuning.pilot import FEWEST, Trial, with_rate
 from everlearn.tuning.search import Found
-from everlearn.tuning.space import Candidate
+from everlearn.tuning.space import Candidate, rate_of
 from everlearn.version import __version__
 
 _UNIT = "bits/byte"
@@ -31,10 +31,10 @@ _PLACES = 3
 
 def verdict(found: Found) -> list[str]:
     """Say which trial to take, against plain training at its best rate, and what that does not tell."""
-    chosen, rows = found.chosen, {row.name: row for row in found.rows}
+    chosen = found.chosen
     if chosen is None:
         return ["No trial was completed: every one failed or was stopped. Lower `train.learning_rate`, or try more."]
-    row, plain = rows[chosen.row], found.rows[0]
+    row, plain = found.row(chosen), found.rows[0]
     rival = best(found.trials[plain.name])
     sentences = [
         f"Take {row.title} with {_setting(chosen)}: {_said(chosen)}."
@@ -98,7 +98,7 @@ def _said(trial: Trial) -> str:
 
 def tables(found: Found) -> list[Table]:
     """Return all trials, the best first, and what was drawn from where."""
-    ordered = sorted(found.every, key=lambda trial: (trial.state != "complete", -_finite(trial.score)))
+    ordered = sorted(found.every, key=lambda trial: (trial.state != "complete", -trial.score))
     rows = [(f"{found.row(trial).title} {trial.number + 1}", _cells(found, trial)) for trial in ordered]
     header = ("Trial", "Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Setting", "State")
     caption = f"In {_UNIT}. Stopped: after a domain its score was below the worst quarter of its row."
@@ -128,10 +128,6 @@ def _spaces(rows: Sequence[Candidate]) -> Table:
         for draw in row.draws
     ]
     return Table("Drawn from", ("Option", "Range", "In the recipe"), tuple(lines))
-
-
-def _finite(score: float) -> float:
-    return score if math.isfinite(score) else -math.inf
 
 
 def page(found: Found) -> str:
@@ -183,7 +179,7 @@ def _chances(found: Found) -> Curves:
 def recommended(found: Found, trial: Trial) -> str:
     """Return the user's recipe with a trial's learning rate and methods, as YAML with the reason above it."""
     raw = found.recipe.model_dump(mode="json", exclude_unset=True)
-    raw = with_rate(raw, trial.learning_rate, found.rows[0].draws[0].value)
+    raw = with_rate(raw, trial.learning_rate, rate_of(found.recipe))
     raw["method"] = trial.methods
     run = {key: value for key, value in raw.get("run", {}).items() if key != "folder"}
     raw["run"] = {**run, "name": f"{found.recipe.run.name}-tuned"}

@@ -158,28 +158,25 @@ def score_of(results: Results, tolerate: float) -> float | None:
 
     Both in bits per byte. None where no gain was measured, or a number is not finite.
     """
-    gained, drift = _gained(results).value, _drift(results)
+    gained, drift = _mean(results, "gained").value, _drift(results)
     return None if gained is None else gained - max(0.0, (drift or 0.0) - tolerate)
 
 
+def _estimates(results: Results, quantity: str) -> Mapping[str, Estimate]:
+    """Return column → a quantity of the first metric that was measured."""
+    summary = next((results.summary[metric] for metric in METRICS if metric in results.summary), None)
+    found: Mapping[str, Estimate] = getattr(summary, quantity, {})
+    return found
+
+
 def _mean(results: Results, quantity: str) -> Estimate:
-    for metric in METRICS:
-        if metric in results.summary:
-            found: Mapping[str, Any] = getattr(results.summary[metric], quantity)
-            return found.get(MEAN, Estimate())
-    return Estimate()
-
-
-def _gained(results: Results) -> Estimate:
-    return _mean(results, "gained")
+    return _estimates(results, quantity).get(MEAN, Estimate())
 
 
 def _drift(results: Results) -> float | None:
-    for metric in METRICS:
-        if metric in results.summary:
-            known = [each.value for each in results.summary[metric].general_drift.values() if each.value is not None]
-            return sum(known) / len(known) if known else None
-    return None
+    """Return the mean general drift over the general sets."""
+    known = [each.value for each in _estimates(results, "general_drift").values() if each.value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def run_pilot(
@@ -227,7 +224,7 @@ def run_pilot(
 
 def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> None:
     """Write what a pilot measured into its trial, and how it ended."""
-    gained = _gained(results)
+    gained = _mean(results, "gained")
     trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
     trial.gained = (gained.value, gained.low, gained.high)
     trial.drift = _drift(results)

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
 from everlearn.tuning.choice import best
 from everlearn.tuning.pilot import Trial, run_pilot, shortened, with_rate
-from everlearn.tuning.space import Candidate, rows_of
+from everlearn.tuning.space import Candidate, rate_of, rows_of
 
 SEED = 0
 """Of the draws, which are the same for all rows and all searches."""
@@ -75,14 +75,12 @@ class Found:
 class _Parts(Once):
     """Names the trial that a phase belongs to, and adds the trials to come to the time that is left of one."""
 
-    def __init__(self, other: Reporter, rest: Callable[[], float | None]) -> None:
-        super().__init__(other)
-        self._rest = rest
+    rest: float | None = None
+    """Seconds of the trials to come; None as long as no trial is finished."""
 
     def left(self, seconds: float | None) -> None:
-        """Tell the rest of the search; nothing as long as no trial is finished."""
-        rest = self._rest()
-        self.other.left(None if seconds is None or rest is None else seconds + rest)
+        """Tell the rest of the search, where it is known."""
+        self.other.left(None if seconds is None or self.rest is None else seconds + self.rest)
 
 
 class Tuner:
@@ -115,7 +113,7 @@ class Tuner:
         self.recipe, self.place, self.count, self.share = recipe, place, trials, share
         self.rows = rows_of(recipe, methods)
         self.tolerate = recipe.report.tolerate
-        self.reporter = _Parts(reporter or Reporter(), self._rest)
+        self.reporter = _Parts(reporter or Reporter())
 
     def run(self, minutes: float | None = None) -> Found:
         """Run the trials that are missing, a round of all rows after the other.
@@ -185,8 +183,8 @@ class Tuner:
         path = self._file(row, number)
         trial = Trial.load(path) if path.is_file() else Trial(row.name, number, *row.at(point))
         if trial.state == "running":
-            self.reporter.cell = f"{row.title} {number + 1}/{self.count}"
-            raw = with_rate(pilots, trial.learning_rate, self.rows[0].draws[0].value)
+            self.reporter.cell, self.reporter.rest = f"{row.title} {number + 1}/{self.count}", self._rest()
+            raw = with_rate(pilots, trial.learning_rate, rate_of(self.recipe))
 
             def asked(trial: Trial) -> bool:
                 trial.save(path)
@@ -228,16 +226,16 @@ class Tuner:
     def _open(self) -> None:
         """Refuse the folder of another search, and remember what this one is."""
         template = RecipeTemplate(self.recipe, "")
-        facts = {
+        facts: dict[str, Any] = {
             "recipe": identity(template.settings, template, self.recipe),
             "share": self.share,
             "tolerate": self.tolerate,
             "seed": self.recipe.run.seed,
             "rows": {row.name: [list(row.methods), [str(draw) for draw in row.draws]] for row in self.rows},
         }
-        path = self.place / _FACTS
+        path, facts = self.place / _FACTS, json.loads(json.dumps(facts))  # as it is read again
         known = files.read_json(path) if path.is_file() else facts
-        if differing := [key for key in facts if known.get(key) != json.loads(json.dumps(facts[key]))]:
+        if differing := [key for key in facts if known.get(key) != facts[key]]:
             raise RunError(
                 f"{self.place} holds a search that differs in {', '.join(differing)}. Name another folder "
                 "(`--results`), or remove this one."

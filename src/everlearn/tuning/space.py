@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from everlearn.config.arguments import default_of
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError
 from everlearn.grid import RecipeTemplate, read_ways
@@ -15,8 +16,6 @@ from everlearn.ranges import Around, Range
 
 RATE = Around(5)
 """Range of the learning rate: a fifth of the recipe's to five times it."""
-DEFAULT_RATE = 5e-5
-"""Learning rate of ``TrainingArguments`` where a recipe sets none."""
 _NOT_SEARCHED = "`--methods` has '{}', which is no method that is trained on the domains in turn."
 
 
@@ -76,6 +75,13 @@ class Candidate:
         return rate, methods, told
 
 
+def rate_of(recipe: Recipe) -> float:
+    """Return the learning rate of a recipe; where it sets none, that of ``TrainingArguments``."""
+    default = default_of("learning_rate")
+    assert default is not None, "transformers has a learning rate"
+    return float(recipe.train.get("learning_rate", default[0]))
+
+
 def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
     """Return plain training and the rows that are searched.
 
@@ -87,7 +93,7 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
         RecipeError: a row is no method, or a value of the recipe cannot be searched around.
         MethodError: a method or one of its options is unknown.
     """
-    rate = Draw(None, "learning_rate", RATE, float(recipe.train.get("learning_rate", DEFAULT_RATE)))
+    rate = Draw(None, "learning_rate", RATE, rate_of(recipe))
     template = RecipeTemplate(recipe, recipe.run.name)
     found = {PLAIN: Candidate(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (rate,))}
     for way in read_ways(methods, (), template):
