@@ -7,14 +7,15 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── MethodError                 a method is unknown, misconfigured or incompatible
 ├── RunError                    a run folder is missing, taken, damaged or of another recipe
 ├── PluginError                 what another package brings is missing or cannot be imported
-└── TrainingDiverged            the loss is no longer finite
+├── TrainingDiverged            the loss is no longer finite
+└── Interrupted                 a signal stopped the work; exit code 130
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MOST_LISTED = 20
 """Largest number of names that a quoted sentence may list."""
@@ -52,6 +53,10 @@ class PluginError(EverlearnError):
     """What another package brings is missing, broken, or has a name that is taken."""
 
 
+class Interrupted(EverlearnError):
+    """The work was asked to stop; what it had done is saved."""
+
+
 class TrainingDiverged(EverlearnError):
     """The training loss is no longer finite; the last good state is on disk."""
 
@@ -78,3 +83,21 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
         nearest = [f"'{name}'" for name, ratio in zip(near, how, strict=True) if ratio == how[0]]
         return f" Did you mean {' or '.join(nearest)}?"
     return f" Known: {', '.join(known)}." if known else ""
+
+
+def plain_name(name: str) -> str:
+    """Normalise a name by removing case, spaces, hyphens and underscores, in which papers differ."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+def no_such_method(name: str, known: Iterable[str], in_das_paper: Mapping[str, str]) -> MethodError:
+    """Return the error for an unknown method, with the name that is meant.
+
+    Args:
+        name: the unknown name.
+        known: all names.
+        in_das_paper: name in the DAS paper → name here, where they differ.
+    """
+    ours = in_das_paper.get(plain_name(name))
+    hint = f" In the DAS paper {name.upper()} is `{ours}`." if ours else did_you_mean(name.lower(), known)
+    return MethodError(f"There is no method '{name}'.{hint}")

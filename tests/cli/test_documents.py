@@ -25,14 +25,14 @@ from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
 from everlearn.grid import resolve
 from everlearn.methods import REGISTRY
-from everlearn.methods.base import KINDS, VARIANTS
+from everlearn.methods.base import VARIANTS
 from everlearn_bench.suites import find_suite
 from everlearn_bench.suites.settings_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import demo_page  # noqa: E402
-import method_costs  # noqa: E402
+import method_tables  # noqa: E402
 
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
@@ -102,19 +102,24 @@ def test_every_command_and_method_is_in_its_table() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for verb in (*VERBS, "bench", "demo"):
         assert f"| `{verb}` |" in text
-    table = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    for name in REGISTRY:
-        assert f"| `{name}` |" in table
-    for kind, meaning in KINDS.items():
-        of = ", ".join(f"`{name}`" for name in sorted(REGISTRY) if kind in REGISTRY[name].kinds)
-        assert f"| **{kind}** | {meaning} | {of or '–'} |" in table
 
 
-def test_the_table_of_costs_says_what_was_measured() -> None:
-    """As `python docs/method_costs.py` writes it."""
-    text, measured = method_costs.PAGE.read_text(encoding="utf-8"), method_costs.measured()
-    assert method_costs.page(text, measured) == text
-    table = text.split(method_costs.HEAD, 1)[1].split("\n\n", 1)[0]
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_a_method_says_what_it_does_in_a_line_of_the_table(name: str) -> None:
+    text, cls = method_tables.PAGE.read_text(encoding="utf-8"), REGISTRY[name]
+    assert 0 < len(cls.summary) <= 100
+    assert re.search(rf"^\| `{name}` \| {re.escape(cls.summary)}[;| ]", text, re.MULTILINE)
+    (one,) = re.findall(rf"^\| \*\*{cls.kinds[0]}\*\* \|.*$", text, re.MULTILINE)
+    assert f"`{name}`" in one
+
+
+def test_the_tables_say_what_the_registry_has_and_what_was_measured() -> None:
+    """As `python docs/method_tables.py` writes them."""
+    text, measured = method_tables.PAGE.read_text(encoding="utf-8"), method_tables.measured()
+    assert method_tables.page(text, measured) == text
+    assert method_tables.TYPES.read_text(encoding="utf-8") == method_tables.types()
+    assert method_tables.page(text.replace("| `ewc` | penalises", "| `ewc` | forgets"), measured) == text
+    table = text.split(method_tables.COSTS, 1)[1].split("\n\n", 1)[0]
     for name in ("ewc", "mofo", "lora"):
         found = measured[REGISTRY[name].title]
         numbers = f"{found['times_processor_seconds_per_step']:.2f} | {found['times_peak_bytes']:.2f} |"

@@ -16,7 +16,8 @@ SCRIPT = """
 import sys
 from everlearn.cli import main
 
-assert main(sys.argv[2:]) == 0
+code = main(sys.argv[2:])
+assert code == (2 if "nosuch" in sys.argv else 0)
 loaded = set(sys.argv[1].split(",")) & set(sys.modules)
 assert not loaded, sorted(loaded)
 """
@@ -34,6 +35,7 @@ def test_the_tables_are_what_the_classes_say() -> None:
         (["--help"], HEAVY),
         (["methods"], HEAVY),
         (["methods", "das", "--json"], HEAVY),
+        (["methods", "nosuch"], HEAVY),
         (["schema"], HEAVY),
         (["init", "-"], HEAVY),
         (["init", "--all", "-"], HEAVY),

@@ -18,10 +18,10 @@ from cli_project import Project
 from everlearn.cli import main
 from everlearn.cli.methods import names
 from everlearn.config.recipe import parse
+from everlearn.errors import Interrupted
 from everlearn.learner import ContinualLearner
 from everlearn.methods import names as registered
 from everlearn.run.forecast import AROUND, PASSES, ROWS, SAMPLES, SETS
-from everlearn.run.interruption import Interrupted
 from everlearn.run.trainer import StageTrainer
 
 LINE = re.compile(

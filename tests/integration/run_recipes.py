@@ -14,10 +14,10 @@ from accelerate.utils import DistributedType
 
 from everlearn import report
 from everlearn.config.recipe import load
+from everlearn.errors import Interrupted
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run import trainer
-from everlearn.run.interruption import Interrupted
 from methods_of_other_kinds import registered
 
 STOP_AT = (2, 3)

@@ -18,11 +18,10 @@ from small_runs import Killed, Killer, assert_same, corpus, elsewhere, kill_and_
 from everlearn import files, report
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
-from everlearn.errors import RunError, TrainingDiverged
+from everlearn.errors import Interrupted, RunError, TrainingDiverged
 from everlearn.evaluation import Cell, Results
 from everlearn.learner import ContinualLearner
 from everlearn.run import interruption, trainer
-from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import DATA_STATE
 from everlearn.tasks.held_out import HeldOut

@@ -16,14 +16,13 @@ from small_runs import leftovers, recipe, tensors
 
 import tiny
 from everlearn.config.recipe import Recipe
-from everlearn.errors import RecipeError, RunError
+from everlearn.errors import Interrupted, RecipeError, RunError
 from everlearn.files import read_json
 from everlearn.learner import ContinualLearner
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import REGISTRY
 from everlearn.model.gathering import shared_parameters
 from everlearn.run import trainer
-from everlearn.run.interruption import Interrupted
 from methods_of_other_kinds import OTHERS, registered
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]

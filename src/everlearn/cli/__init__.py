@@ -22,7 +22,7 @@ from everlearn import plugins
 from everlearn.cli.common import importing
 from everlearn.cli.plugin_verbs import listed
 from everlearn.cli.stopping import signals_interrupt
-from everlearn.errors import EverlearnError, did_you_mean
+from everlearn.errors import EverlearnError, Interrupted, did_you_mean
 from everlearn.version import __version__
 
 VERBS = {
@@ -145,8 +145,6 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         return _fail(_usage(error), as_json)
     except EverlearnError as error:
-        from everlearn.run.interruption import Interrupted  # imports torch, which is loaded by now
-
         return _fail(str(error), as_json, INTERRUPTED if isinstance(error, Interrupted) else USER_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         return _fail(STOPPED, as_json, INTERRUPTED)

@@ -27,25 +27,14 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the methods and their requirements; with a name, its options, their defaults and what they mean."""
-    from everlearn.commands.known import methods
+    from everlearn.commands import known
 
-    everything = methods()
     if name is None:
+        everything = known.methods()
         show(everything, as_json, lambda: _Capabilities(everything))
     else:
-        one = next((each for each in everything if each["name"] == name), None) or _unlisted(name)
+        one = known.method(name)
         show(one, as_json, lambda: _page(one))
-
-
-def _unlisted(name: str) -> dict[str, Any]:
-    """Return the description of a method that was registered in this process.
-
-    Raises:
-        MethodError: there is no such method; the message suggests similar names.
-    """
-    from everlearn.commands.describe import describe
-
-    return describe(name)
 
 
 WIDE = 150
@@ -123,6 +112,7 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     of = entry["variant_of"]
     parts: list[RenderableType] = [
         Text(f"{entry['name']}: {entry['title']}" + (f" (a variant of {of})" if of else ""), style="bold"),
+        *([Text(f"In short: {entry['summary']}.")] if entry["summary"] else []),
         Text(entry["paper"]) if entry["paper"] else Text(""),
         Text(entry["description"] + "\n"),
         Text(f"Kind: {', '.join(entry['kinds']) or 'not said'}"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from everlearn import plugins
 from everlearn.commands import saved_tables
+from everlearn.errors import no_such_method
 
 
 def methods() -> list[dict[str, Any]]:
@@ -17,6 +19,24 @@ def methods() -> list[dict[str, Any]]:
         own = {each["name"] for each in listed}
         listed += [each for each in describe_all() if each["name"] not in own]
     return listed
+
+
+def method(name: str) -> dict[str, Any]:
+    """Return the description of a method or variant; torch is loaded only where it is not everlearn's own.
+
+    Raises:
+        MethodError: there is no such method; the message suggests similar names.
+        PluginError: a plugin brings it, but is broken.
+    """
+    listed = saved_tables.methods()
+    for each in listed:
+        if each["name"] == name:
+            return each
+    if plugins.may_bring("methods") or "everlearn.methods" in sys.modules:
+        from everlearn.commands.describe import describe
+
+        return describe(name)
+    raise no_such_method(name, method_names(), {own: each["name"] for each in listed for own in each["in_das_paper"]})
 
 
 def method_names() -> list[str]:

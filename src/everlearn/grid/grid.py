@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everlearn import files, wording
-from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
+from everlearn.errors import EverlearnError, Interrupted, MethodError, RecipeError, RunError
 from everlearn.grid.cells import CellResult, cell_name, load_cell, load_results
 from everlearn.grid.identity import identity
 from everlearn.grid.rows import RowSpec, our_name
@@ -21,7 +21,6 @@ from everlearn.grid.template import GridSettings, GridTemplate
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.run.folder import RunFolder
-from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
 
 FAILED = "failed.json"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everlearn.errors import MethodError, did_you_mean
+from everlearn.errors import MethodError, did_you_mean, plain_name
 from everlearn.grid import arrangements
 from everlearn.grid.cells import Measured
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.grid.summary import BASE
 from everlearn.grid.template import GridTemplate
-from everlearn.methods import base, build, names
+from everlearn.methods import build, names
 from everlearn.methods.sequential import PLAIN
 
 
@@ -108,8 +108,8 @@ def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--meth
 
 def our_name(name: str, template: GridTemplate) -> str | None:
     """Return our name of a row that may have another name in the paper; None if there is no such row."""
-    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *template.systems)}
-    return ours.get(base.plain_name(template.paper_names.get(base.plain_name(name), name)))
+    ours = {plain_name(name): name for name in (*names(), *ARRANGEMENTS, *template.systems)}
+    return ours.get(plain_name(template.paper_names.get(plain_name(name), name)))
 
 
 def in_order(entries: Iterable[str], template: GridTemplate) -> list[str]:

@@ -7,7 +7,6 @@ what it must carry to the next domain in its :class:`Memory`.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import Block, BlockSource
-from everlearn.errors import MethodError, did_you_mean
+from everlearn.errors import MethodError, did_you_mean, no_such_method
 from everlearn.importance.scores import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
@@ -180,6 +179,7 @@ class Method:
     Class attributes:
         name: name in recipes and tables (snake_case).
         title: its name as the paper writes it.
+        summary: what it does, in a few words, for the table of all methods.
         paper: URL of the paper, or "" for plain training.
         kinds: keys of :data:`KINDS`; by default those of its family (``KINDS`` of the package).
         needs: its requirements. If they depend on options, ``__init__`` sets them.
@@ -205,6 +205,7 @@ class Method:
 
     name: ClassVar[str]
     title: str
+    summary: str = ""
     paper: str
     kinds: tuple[str, ...] = ()
     needs: Needs = Needs()
@@ -512,6 +513,8 @@ def register(cls: type[M]) -> type[M]:
         raise TypeError(f"{cls.__name__}.Config must subclass MethodConfig.")
     if not (cls.__doc__ or "").strip():
         raise TypeError(f"{cls.__name__} needs a docstring that says what it does and cites the equation.")
+    if "summary" not in cls.__dict__:  # that of a parent says what the parent does
+        cls.summary = ""
     if "kinds" not in cls.__dict__:
         cls.kinds = getattr(sys.modules.get(cls.__module__.rpartition(".")[0]), "KINDS", cls.kinds)
     for kind in cls.kinds:
@@ -538,11 +541,6 @@ def names() -> list[str]:
     return sorted({*REGISTRY, *VARIANTS})
 
 
-def plain_name(name: str) -> str:
-    """Normalise a name by removing case, spaces, hyphens and underscores, in which papers differ."""
-    return re.sub(r"[\s_-]", "", name.lower())
-
-
 def build(spec: str | Mapping[str, Any] | Method) -> Method:
     """Create a method from its specification in a recipe: a name, or a mapping with ``name`` and options.
 
@@ -558,9 +556,7 @@ def build(spec: str | Mapping[str, Any] | Method) -> Method:
     if name in REGISTRY:
         return REGISTRY[name](configured(name, REGISTRY[name].Config, options))
     if name not in VARIANTS:
-        ours = next((cls.name for cls in REGISTRY.values() if plain_name(name) in cls.in_das_paper), None)
-        hint = f" In the DAS paper {name.upper()} is `{ours}`." if ours else did_you_mean(name.lower(), names())
-        raise MethodError(f"There is no method '{name}'.{hint}")
+        raise no_such_method(name, names(), {own: cls.name for cls in REGISTRY.values() for own in cls.in_das_paper})
     cls, variant = VARIANTS[name]
     method = cls(configured(name, cls.Config, {**variant.options, **options}))
     method.label, method.title, method.paper = variant.name, variant.title, variant.paper or cls.paper

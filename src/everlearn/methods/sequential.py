@@ -13,6 +13,7 @@ class Sequential(Method):
 
     name = "sequential"
     title = "Sequential"
+    summary = "nothing: the yardstick"
     paper = ""
     kinds = ("none",)
     in_das_paper: ClassVar[tuple[str, ...]] = ("ncl",)

@@ -11,13 +11,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl
 
-from everlearn.errors import EverlearnError
+from everlearn.errors import Interrupted
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
-class Interrupted(EverlearnError):
-    """The run was asked to stop; what it had done is saved."""
 
 
 class Interruption:

@@ -13,13 +13,12 @@ from typing import Any
 
 from everlearn import files
 from everlearn.config.recipe import Recipe, parse
-from everlearn.errors import RecipeError, RunError
+from everlearn.errors import Interrupted, RecipeError, RunError
 from everlearn.grid import RecipeTemplate
 from everlearn.grid.identity import identity
 from everlearn.grid.runs import Once
 from everlearn.learner import ContinualLearner
 from everlearn.run.folder import RunFolder
-from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
 from everlearn.tuning.choice import best
 from everlearn.tuning.pilot import Trial, run_pilot, shortened, with_rate

@@ -64,6 +64,7 @@ class Adapter(Method):
 
     name = "dap_adapter"
     title = "DAP-Adapter"
+    summary = "adapters beside a frozen base"
     paper = "https://arxiv.org/abs/2005.00247"
     needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True

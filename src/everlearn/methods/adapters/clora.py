@@ -36,6 +36,7 @@ class CLoRA(IncLoRA):
 
     name = "clora"
     title = "CLoRA"
+    summary = "one adapter per domain, whose update does not change a fixed subspace"
     paper = "https://arxiv.org/abs/2410.16801"
 
     class Config(IncLoRA.Config):

@@ -31,6 +31,7 @@ class CorDA(Residual):
 
     name = "corda"
     title = "CorDA"
+    summary = "one adapter per domain, initialised with the components of the weights that general text uses least"
     paper = "https://arxiv.org/abs/2406.05223"
 
     class Config(Residual.Config):

@@ -32,6 +32,7 @@ class IncLoRA(Merged):
 
     name = "inc_lora"
     title = "IncLoRA"
+    summary = "one adapter per domain, merged"
     paper = "https://arxiv.org/abs/2310.14152"
     parts: ClassVar[int] = 1
     """The number of adapters of rank r that represent the change of a domain."""

@@ -34,6 +34,7 @@ class LoRA(Merged):
 
     name = "lora"
     title = "LoRA"
+    summary = "one low-rank adapter for all domains"
     paper = "https://arxiv.org/abs/2106.09685"
     needs = replace(Merged.needs, base_model=True)
     onto: ClassVar[int] = 0

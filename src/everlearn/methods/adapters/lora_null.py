@@ -25,6 +25,7 @@ class LoRANull(Residual):
 
     name = "lora_null"
     title = "LoRA-Null"
+    summary = "one adapter per domain, in the null space of the inputs of general text"
     paper = "https://arxiv.org/abs/2503.02659"
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(

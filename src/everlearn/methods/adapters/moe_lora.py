@@ -45,6 +45,7 @@ class MoELoRA(LowRank):
 
     name = "moe_lora"
     title = "MoE-LoRA"
+    summary = "low-rank experts and routers for all domains"
     paper = "https://arxiv.org/abs/2402.12851"
 
     class Config(LowRankConfig):

@@ -44,6 +44,7 @@ class OLoRA(IncLoRA):
 
     name = "o_lora"
     title = "O-LoRA"
+    summary = "one adapter per domain, orthogonal to the earlier ones"
     paper = "https://arxiv.org/abs/2310.14152"
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(

@@ -27,6 +27,7 @@ class WiSEFT(Method):
 
     name = "wise_ft"
     title = "WiSE-FT"
+    summary = "interpolates between the weights before and after a domain"
     paper = "https://arxiv.org/abs/2109.01903"
     needs = Needs(peft=False)
     identity: ClassVar[dict[str, Any] | None] = {"alpha": 1}

@@ -40,6 +40,7 @@ class DomainEnsemble(Method):
 
     name = "ensemble"
     title = "Ensemble of domains"
+    summary = "a model for each domain, whose predictions are mixed"
     paper = "https://arxiv.org/abs/1612.01474"
     kinds = ("ensembling",)
     needs = Needs(earlier_models=True)

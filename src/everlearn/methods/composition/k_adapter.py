@@ -42,6 +42,7 @@ class KAdapter(Method):
 
     name = "k_adapter"
     title = "K-Adapter"
+    summary = "a chain of small transformers for each domain, fed by hidden states"
     paper = "https://arxiv.org/abs/2002.01808"
     needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True

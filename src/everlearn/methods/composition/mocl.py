@@ -57,6 +57,7 @@ class MoCL(Method):
 
     name = "mocl"
     title = "MoCL"
+    summary = "a module for each domain, mixed for each text"
     paper = "https://arxiv.org/abs/2404.00790"
     needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True

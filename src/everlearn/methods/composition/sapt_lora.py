@@ -69,6 +69,7 @@ class SAPTLoRA(Method):
 
     name = "sapt_lora"
     title = "SAPT-LoRA"
+    summary = "a low-rank block for each domain, with a shared attention over them"
     paper = "https://arxiv.org/abs/2401.08295"
     kinds = ("isolation", "replay")
     needs = Needs(old_data=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")

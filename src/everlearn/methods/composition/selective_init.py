@@ -29,6 +29,7 @@ class SelectiveInit(Method):
 
     name = "selective_init"
     title = "Selective initialisation"
+    summary = "starts each domain from the earlier model with the lowest loss on it"
     paper = "https://arxiv.org/abs/2307.05741"
     needs = Needs(importance_pass=True, earlier_models=True, base_model=True)
     identity: ClassVar[dict[str, Any] | None] = {"samples": 0}

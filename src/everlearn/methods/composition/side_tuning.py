@@ -58,6 +58,7 @@ class SideTuning(Method):
 
     name = "side_tuning"
     title = "Side-tuning"
+    summary = "a small network beside a frozen base for each domain, or for all"
     paper = "https://arxiv.org/abs/1912.13503"
     kinds = ("isolation", "ensembling")
     needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")

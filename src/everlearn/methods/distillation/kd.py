@@ -68,6 +68,7 @@ class KD(Method):
 
     name = "kd"
     title = "KD"
+    summary = "distils from the previous model"
     paper = "https://arxiv.org/abs/1503.02531"
     identity: ClassVar[dict[str, Any] | None] = {"weight": 0}
     variants = VARIANTS

@@ -36,6 +36,7 @@ class LwF(Method):
 
     name = "lwf"
     title = "LwF"
+    summary = "keeps the old model's predictions on new text"
     paper = "https://arxiv.org/abs/1606.09282"
     needs = Needs()
     identity: ClassVar[dict[str, Any] | None] = {"weight": 0}

@@ -37,6 +37,7 @@ class BCL(HATAdapter):
 
     name = "bcl"
     title = "B-CL"
+    summary = "gated adapters and capsules"
     paper = "https://arxiv.org/abs/2112.03271"
 
     class Config(HATAdapter.Config):

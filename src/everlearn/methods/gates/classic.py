@@ -43,6 +43,7 @@ class CLASSIC(HATAdapter):
 
     name = "classic"
     title = "CLASSIC"
+    summary = "gated adapters and a contrastive loss over domains"
     paper = "https://arxiv.org/abs/2112.02714"
 
     class Config(HATAdapter.Config):

@@ -34,6 +34,7 @@ class CPT(HardAttentionMethod):
 
     name = "cpt"
     title = "CPT"
+    summary = "gated plug-ins beside a frozen base"
     paper = "https://arxiv.org/abs/2210.05549"
     freezes = True
     binary: ClassVar[bool] = True

@@ -32,6 +32,7 @@ class HAT(HardAttentionMethod):
 
     name = "hat"
     title = "HAT"
+    summary = "learns which units a domain may use"
     paper = "https://arxiv.org/abs/1801.01423"
     variants = (
         Variant(

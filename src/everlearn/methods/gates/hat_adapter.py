@@ -34,6 +34,7 @@ class HATAdapter(HardAttentionMethod):
 
     name = "hat_adapter"
     title = "HAT-Adapter"
+    summary = "gated adapters shared by all domains"
     paper = "https://arxiv.org/abs/2302.03241"
     freezes = True
 

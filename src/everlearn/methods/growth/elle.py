@@ -73,6 +73,7 @@ class ELLE(Method):
 
     name = "elle"
     title = "ELLE"
+    summary = "grows the model with each domain"
     paper = "https://arxiv.org/abs/2203.06311"
     kinds = ("isolation", "replay", "data-focused")
     needs = Needs(

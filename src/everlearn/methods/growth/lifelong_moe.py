@@ -59,6 +59,7 @@ class LifelongMoE(Method):
 
     name = "lifelong_moe"
     title = "Lifelong-MoE"
+    summary = "new experts for each domain, old ones frozen"
     paper = "https://arxiv.org/abs/2305.12281"
     kinds = ("isolation", "data-focused")
     needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")

@@ -56,6 +56,7 @@ class DAS(Method):
 
     name = "das"
     title = "DAS"
+    summary = "holds back units that matter, contrasts the rest"
     paper = "https://arxiv.org/abs/2302.03241"
     needs = Needs(importance_pass=True, peft=False, anatomy=True, memory="statistics")
     importance_samples = True

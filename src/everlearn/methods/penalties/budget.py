@@ -93,6 +93,7 @@ class Budget(Method):
 
     name = "budget"
     title = "Forgetting budget"
+    summary = "limits how many bits per byte are lost"
     paper = "https://arxiv.org/abs/2510.16089"
     needs = Needs(old_data=True, importance_pass=True, peft=False, memory="statistics")
     importance_samples = True

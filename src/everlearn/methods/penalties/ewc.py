@@ -32,6 +32,7 @@ class EWC(MeasuredPenalty):
 
     name = "ewc"
     title = "EWC"
+    summary = "penalises moving weights that matter"
     paper = "https://arxiv.org/abs/1612.00796"
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}

@@ -41,6 +41,7 @@ class ForgetMeNot(Adaptation):
 
     name = "forget_me_not"
     title = "Forget-Me-Not"
+    summary = "penalties on weights and on representations"
     paper = "https://arxiv.org/abs/1911.00202"
     kinds = Adaptation.kinds
     identity: ClassVar[dict[str, Any] | None] = {

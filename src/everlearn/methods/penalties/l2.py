@@ -26,6 +26,7 @@ class L2(MeasuredPenalty):
 
     name = "l2"
     title = "L2"
+    summary = "penalises moving any weight"
     paper = "https://arxiv.org/abs/1612.00796"
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     _importance = Tensors("ones/", like="_anchor")

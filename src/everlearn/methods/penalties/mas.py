@@ -27,6 +27,7 @@ class MAS(MeasuredPenalty):
 
     name = "mas"
     title = "MAS"
+    summary = "penalises moving weights that the output depends on"
     paper = "https://arxiv.org/abs/1711.09601"
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}

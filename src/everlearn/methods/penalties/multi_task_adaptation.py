@@ -43,6 +43,7 @@ class MultiTaskAdaptation(Adaptation):
 
     name = "multi_task_adaptation"
     title = "Multi-task adaptation"
+    summary = "balances learning against drift and distillation"
     paper = "https://arxiv.org/abs/1904.08039"
     kinds = Adaptation.kinds
     identity: ClassVar[dict[str, Any] | None] = {"drift": 0, "distillation": 0}

@@ -31,6 +31,7 @@ class SI(Penalty):
 
     name = "si"
     title = "SI"
+    summary = "penalises moving weights that lowered the loss"
     paper = "https://arxiv.org/abs/1703.04200"
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     halved = False

@@ -44,6 +44,7 @@ class DAPPrompt(Method):
 
     name = "dap_prompt"
     title = "DAP-Prompt"
+    summary = "a soft prompt for each domain"
     paper = "https://arxiv.org/abs/2302.03241"
     needs = Needs(
         domain_id_test=True,

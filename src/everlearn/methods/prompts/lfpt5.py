@@ -107,6 +107,7 @@ class LFPT5(Method):
 
     name = "lfpt5"
     title = "LFPT5"
+    summary = "one prompt that also generates examples of old domains"
     paper = "https://arxiv.org/abs/2110.07298"
     kinds = ("isolation", "replay", "data-focused")
     needs = Needs(

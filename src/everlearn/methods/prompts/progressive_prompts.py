@@ -39,6 +39,7 @@ class ProgressivePrompts(Method):
 
     name = "progressive_prompts"
     title = "Progressive Prompts"
+    summary = "a new prompt before all earlier ones"
     paper = "https://arxiv.org/abs/2301.12314"
     needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True

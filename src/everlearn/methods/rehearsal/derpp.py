@@ -48,6 +48,7 @@ class DERpp(Method):
 
     name = "derpp"
     title = "DER++"
+    summary = "replays old text with its earlier representations"
     paper = "https://arxiv.org/abs/2004.07211"
     kinds = ("replay", "data-focused")
     in_das_paper: ClassVar[tuple[str, ...]] = ("der++",)

@@ -97,6 +97,7 @@ class Forever(Method):
 
     name = "forever"
     title = "FOREVER"
+    summary = "replays when the weights have moved by given distances"
     paper = "https://arxiv.org/abs/2601.03938"
     kinds = ("replay", "prior-focused")
     needs = Needs(old_data=True)

@@ -57,6 +57,7 @@ class Replay(Method):
 
     name = "replay"
     title = "Replay"
+    summary = "mixes old text in, exact to the token share"
     paper = "https://arxiv.org/abs/1811.11682"
     needs = Needs(old_data=True)
     identity: ClassVar[dict[str, Any] | None] = {"share": 0}

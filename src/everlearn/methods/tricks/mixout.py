@@ -29,6 +29,7 @@ class Mixout(Method):
 
     name = "mixout"
     title = "Mixout"
+    summary = "randomly replaces weights by the old ones"
     paper = "https://arxiv.org/abs/1909.11299"
     needs = Needs(peft=False)
     identity: ClassVar[dict[str, Any] | None] = {"probability": 0}

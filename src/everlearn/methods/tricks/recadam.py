@@ -37,6 +37,7 @@ class RecAdam(Method):
 
     name = "recadam"
     title = "RecAdam"
+    summary = "an optimizer that pulls weights back to where they began"
     paper = "https://arxiv.org/abs/2004.12651"
     needs = Needs(peft=False)
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}

@@ -29,6 +29,7 @@ class Reptile(Method):
 
     name = "reptile"
     title = "Reptile"
+    summary = "interpolates back to earlier weights every k steps"
     paper = "https://arxiv.org/abs/2508.01908"
     needs = Needs(memory="parameters")
     identity: ClassVar[dict[str, Any] | None] = {"epsilon": 1}

@@ -35,6 +35,7 @@ class SiATL(Thaws):
 
     name = "siatl"
     title = "SiATL"
+    summary = "adds a language-model loss on the prompts, with gradual unfreezing"
     paper = "https://arxiv.org/abs/1902.10547"
     needs = Needs(anatomy=True, objectives=frozenset({"text-to-text"}))
     identity: ClassVar[dict[str, Any] | None] = {"auxiliary": 0, "unfreeze": (0, 0)}

@@ -78,6 +78,7 @@ class StreamSchedule(Method):
 
     name = "stream_schedule"
     title = "Schedule of the stream"
+    summary = "one learning-rate schedule over the stream"
     paper = "https://arxiv.org/abs/2403.08763"
     identity: ClassVar[dict[str, Any] | None] = {"shape": "train", "gather": 0}
     variants: ClassVar[tuple[Variant, ...]] = (

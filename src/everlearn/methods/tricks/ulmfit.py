@@ -33,6 +33,7 @@ class ULMFiT(Thaws):
 
     name = "ulmfit"
     title = "ULMFiT"
+    summary = "learning rates by depth, a triangular schedule, gradual unfreezing"
     paper = "https://arxiv.org/abs/1801.06146"
     needs = Needs(anatomy=True)
     identity: ClassVar[dict[str, Any] | None] = {"decay": 1, "ratio": None, "unfreeze": 0}
