@@ -74,14 +74,23 @@ def commands() -> Iterator[str]:
         if command.rich_help_panel != heading:
             heading = command.rich_help_panel
             yield f"\n## {heading}\n"
-        context = typer.Context(command, info_name=verb, parent=root)
-        yield f"\n### `everlearn {verb}`\n\n{(command.help or '').strip()}\n"
-        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-        yield f"\n```\n{usage}\n```\n\n"
-        for parameter in command.params:
-            record = parameter.get_help_record(context)
-            if record is not None and "--help" not in parameter.opts:
-                yield f"* `{record[0].strip()}`: {_plain(record[1])}\n"
+        yield from _command(command, typer.Context(command, info_name=verb, parent=root), 3)
+
+
+def _command(command: Any, context: Any, level: int) -> Iterator[str]:
+    """Yield the section of a command, and those of the commands that it has itself."""
+    import typer
+
+    yield f"\n{'#' * level} `{context.command_path}`\n\n{(command.help or '').strip()}\n"
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    yield f"\n```\n{usage}\n```\n\n"
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record is not None and "--help" not in parameter.opts:
+            yield f"* `{record[0].strip()}`: {_plain(record[1])}\n"
+    for name, own in getattr(command, "commands", {}).items():
+        if not own.hidden:
+            yield from _command(own, typer.Context(own, info_name=name, parent=context), level + 1)
 
 
 def _plain(text: str) -> str:

@@ -153,6 +153,17 @@ def names(group: str) -> list[str]:
     return sorted(_entries(group))
 
 
+def registered(group: str) -> list[str]:
+    """Return the names of a group that are registered already; imports nothing."""
+    return sorted(name for each in _REGISTRIES.get(group, ()) for name in dict.keys(each))
+
+
+def module_of(group: str, name: str) -> str:
+    """Return the module that the entry point of a name stands for, or ""; imports nothing."""
+    entries = _entries(group).get(name)
+    return entries[0].module if entries else ""
+
+
 def may_bring(*groups: str) -> bool:
     """Return whether anything beside everlearn's own may be in these groups; imports nothing."""
     return any(each.named for each in _BROUGHT.values()) or any(map(_of_strangers, groups))

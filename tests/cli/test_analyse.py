@@ -18,7 +18,7 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     (everlearn.run_folder / "recipe.yaml").unlink()
     everlearn.run_folder.rmdir()
     assert everlearn("run", "recipe.yaml").code == 0
-    shown = everlearn("analyse", "runs/first", "--similarity", "4", "-o", "page.html", "--json")
+    shown = everlearn("analyse", "importance", "runs/first", "--blocks", "4", "-o", "page.html", "--json")
     assert shown.code == 0, shown.err
     value = json.loads(shown.out)
     assert value["saturation"]["stages"] == ["a", "b"]
@@ -29,7 +29,7 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     assert everlearn.folder.name not in (everlearn.folder / "page.html").read_text(encoding="utf-8")
     (everlearn.folder / "a.jsonl").unlink()
     assert everlearn("analyse", "runs/first").code == 0
-    assert (everlearn.run_folder / "analysis.html").is_file()
+    assert "<h1>first: codelength, importance, movement</h1>" in (everlearn.run_folder / "analysis.html").read_text()
 
 
 def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> None:
@@ -38,14 +38,44 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     shown = everlearn("analyse", "runs/first")
     assert (shown.code, "since the base" in shown.out) == (0, True), shown.err
     assert "has no importance of units" in shown.out
+    assert "<h2>How far each layer moved</h2>" in (everlearn.run_folder / "analysis.html").read_text()
     assert "`das`" in shown.out
     value = json.loads(everlearn("analyse", "runs/first", "--json").out)
     assert value["saturation"] is None
     (first, second) = value["moved"].values()
     assert first["since_base"] == first["since_before"]
     assert all(part["change"] > 0 for part in second["since_before"])
-    everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("has no importance of units", "--similarity"))
-    everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("has no importance of units", "--output"))
-    shown = everlearn("analyse", "runs/first", "--magnitude", "2", "-o", "page.html")
-    assert (shown.code, "has no importance of units" in shown.out) == (0, False), shown.err
-    assert "which rows have large outputs" in (everlearn.folder / "page.html").read_text(encoding="utf-8")
+    without = ("has no importance of units", "Leave out --blocks")
+    everlearn.fails("analyse", "importance", "runs/first", "--blocks", "4", says=without)
+    without = ("has no importance of units", "Leave out --output")
+    everlearn.fails("analyse", "importance", "runs/first", "-o", "page.html", says=without)
+    everlearn.fails(
+        "analyse", "importanec", "runs/first", says=("no analysis 'importanec'", "Did you mean 'importance'")
+    )
+    everlearn.fails("analyse", "ranks", "runs/first", "--context", "9", says=("Did you mean '--contexts'?",))
+    everlearn.fails("analyse", "runs/none", says=("runs/none is not a run folder",))
+
+
+def test_the_options_of_before_are_accepted_and_name_the_commands(everlearn: Project) -> None:
+    everlearn.recipe["train"] |= {"max_steps": 1}
+    assert everlearn("run", "recipe.yaml").code == 0
+    before = ("--distance", "1", "--restore", "1", "--merge-back", "1", "--ranks", "2", "--magnitude", "2", "--to", "b")
+    shown = everlearn("analyse", "runs/first", *before, "-o", "page.html", "--json")
+    assert shown.code == 0, shown.err
+    for command in (
+        "`--distance` is a command of its own now, and goes with the next version: "
+        "`everlearn analyse distance runs/first --blocks 1 --to b`.",
+        "`everlearn analyse layers runs/first --blocks 1 --to b`",
+        "`everlearn analyse line runs/first --blocks 1 --to b`",
+        "`everlearn analyse ranks runs/first --contexts 2`",
+        "`everlearn analyse activations runs/first --blocks 2`",
+    ):
+        assert command in shown.err
+    value = json.loads(shown.out)
+    assert {"moved", "saturation", "online_codelength", "distances", "magnitudes", "prediction_ranks"} <= value.keys()
+    assert [each["title"] for each in value["going_back"]] == ["Layers put back", "On the line between them"]
+    page = (everlearn.folder / "page.html").read_text(encoding="utf-8")
+    assert all(title in page for title in ("Layers put back", "On the line between them", "Distances", "ln rank"))
+    everlearn.fails("analyse", "runs/first", "--from", "base", says=("`--from` and `--to`", "analyse distance"))
+    everlearn.fails("analyse", "runs/first", "--also", "norms", says=("`--also` is 'norms'",))
+    everlearn.fails("analyse", "runs/first", "--also", "norms=1", says=("no analysis 'norms'",))

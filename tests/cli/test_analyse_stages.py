@@ -1,4 +1,4 @@
-"""``everlearn analyse --distance --restore --merge-back`` as a user types it."""
+"""``everlearn analyse`` with analyses that compare two stages, as a user types it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Proje
     everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
     everlearn.recipe["train"] |= {"max_steps": 3, "learning_rate": 0.01}
     assert everlearn("run", "recipe.yaml").code == 0
-    shown = everlearn(
-        "analyse", "runs/first", "--distance", "4", "--restore", "8", "--merge-back", "8", "-o", "page.html", "--json"
-    )
-    assert shown.code == 0, shown.err
-    value = json.loads(shown.out)
-    online = {each["domain"]: each for each in value["online_codelength"]}
+    value = {}
+    for kind, blocks in (("distance", "4"), ("layers", "8"), ("line", "8")):
+        shown = everlearn("analyse", kind, "runs/first", "--blocks", blocks, "--json")
+        assert shown.code == 0, shown.err
+        value[kind] = json.loads(shown.out)
+    everlearn("analyse", "codelength", "runs/first", "-o", "page.html")
+    assert "Codelength" in (everlearn.folder / "page.html").read_text(encoding="utf-8")
+    online = json.loads(everlearn("analyse", "codelength", "runs/first", "--json").out)["online_codelength"]
+    online = {each["domain"]: each for each in online}
     assert online.keys() == {"a", "b"}
     assert all(each["once"] and each["steps"] == 3 and each["bits_per_byte"] > 0 for each in online.values())
-    pairs = {(each["since"], each["until"]): each for each in value["distances"]}
+    pairs = {(each["since"], each["until"]): each for each in value["distance"]["distances"]}
     assert list(pairs) == [("base", "a"), ("base", "b"), ("a", "b")]
     for each in pairs.values():
         by_layer = {layer["layer"]: layer for layer in each["layers"]}
@@ -34,7 +37,7 @@ def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Proje
         assert by_layer["all"]["cosine"] < 1 <= by_layer["layers.1"]["stable_rank"]
         assert all(drift["value"] > 0 for drift in each["drift"].values())
         assert each["drift"].keys() == {"a", "b", "general"}
-    restored, line = value["going_back"]
+    (restored,), (line,) = (value[kind]["going_back"] for kind in ("layers", "line"))
     assert (restored["since"], restored["until"]) == ("a", "b")
     assert restored["roles"] == {"a": "known before", "b": "learnt in between", "general": "general"}
     for name, column in restored["found"].items():
@@ -44,18 +47,19 @@ def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Proje
         assert back["layers.1"]["way"]["value"] in (None, 1)
         assert all(each["back"]["value"] == 0 for layer, each in back.items() if layer != "layers.1")
         assert (line["found"][name][0], line["found"][name][-1]["back"]["value"]) == (back["layers.1"], 0)
-    page = (everlearn.folder / "page.html").read_text(encoding="utf-8")
-    assert all(title in page for title in ("Layers put back", "On the line between them", "Distances", "<svg"))
+    for kind, title in (("distance", "Distances"), ("layers", "Layers put back"), ("line", "On the line between them")):
+        page = (everlearn.run_folder / f"analysis-{kind}.html").read_text(encoding="utf-8")
+        assert title in page
+        assert ("<svg" in page) == (kind != "distance")
 
-    shown = everlearn("analyse", "runs/first", "--restore", "8", "--from", "base", "--to", "a")
+    shown = everlearn("analyse", "layers", "runs/first", "--blocks", "8", "--from", "base", "--to", "a")
     assert shown.code == 0, shown.err
     assert "Layers put back: base and a" in shown.out
     for arguments, says in (
-        (("--from", "bse", "--distance", "4"), ("`--from` is 'bse'", "Did you mean 'base'?")),
-        (("--from", "b", "--to", "a", "--restore", "4"), ("`--from` is 'b'", "earlier")),
-        (("--from", "base"), ("`--from` and `--to`", "--restore")),
+        (("distance", "--from", "bse", "--blocks", "4"), ("`--from` is 'bse'", "Did you mean 'base'?")),
+        (("layers", "--from", "b", "--to", "a", "--blocks", "4"), ("`--from` is 'b'", "earlier")),
     ):
-        everlearn.fails("analyse", "runs/first", *arguments, says=says)
+        everlearn.fails("analyse", arguments[0], "runs/first", *arguments[1:], says=says)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +78,8 @@ def test_what_is_frozen_must_be_there(everlearn: Project, patterns: list[str], s
 def test_knowledge_beside_the_weights_is_not_put_back(everlearn: Project) -> None:
     everlearn.recipe["train"] |= {"max_steps": 1}
     assert everlearn("run", "recipe.yaml", "method=dap_adapter").code == 0
-    everlearn.fails("analyse", "runs/first", "--restore", "4", says=("'dap_adapter'", "--restore"))
-    value = json.loads(everlearn("analyse", "runs/first", "--distance", "4", "--to", "b", "--json").out)
+    everlearn.fails("analyse", "layers", "runs/first", "--blocks", "4", says=("'dap_adapter'", "analyse distance"))
+    value = json.loads(everlearn("analyse", "distance", "runs/first", "--blocks", "4", "--to", "b", "--json").out)
     (pair,) = value["distances"]
     assert next(each["change"] for each in pair["layers"] if each["layer"] == "all") == 0, "the base stands still"
     assert pair["drift"]["b"]["value"] > 0, "what it says does not"
@@ -90,7 +94,7 @@ def test_ranks_of_the_words_that_are_a_domains_own(everlearn: Project) -> None:
     assert results["alone"] == {}, "no domain was learnt alone"
     spreads = {metric: stream_of(run, metric).spread() for metric in ("bits_per_byte", "loss", "content_loss")}
     assert {metric: own["fg"]["all"].domains for metric, own in spreads.items()} == dict.fromkeys(spreads, 1)
-    shown = everlearn("analyse", "runs/first", "--ranks", "9", "-o", "page.html", "--json")
+    shown = everlearn("analyse", "ranks", "runs/first", "--contexts", "9", "-o", "page.html", "--json")
     assert shown.code == 0, shown.err
     found = json.loads(shown.out)["prediction_ranks"]
     assert found["checkpoints"] == ["base", "a", "b"]

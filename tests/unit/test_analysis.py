@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from everlearn.diagnostics.analyses.importance import sections, tables
 from everlearn.diagnostics.importance_maps import chance, kind_of_site, occupied_share
 from everlearn.diagnostics.importance_similarity import compare_maps
-from everlearn.diagnostics.pages.run import tables, to_json, write_analysis
+from everlearn.diagnostics.pages.analysis import write_page
 from everlearn.methods import Memory, build
 
 HEADS = [torch.tensor([0.0, 0.5, 0.95, 0.9]), torch.tensor([0.2, 0.5, 0.95, 0.95])]
@@ -95,7 +96,7 @@ def test_cosine_of_maps_and_its_random_baseline() -> None:
 
 def test_page_and_tables_say_the_same(tmp_path: Path) -> None:
     filled, alike = occupied_share(MAPS), compare_maps(MAPS)
-    page = write_analysis(tmp_path / "page.html", "a <run>", MAPS, filled, alike).read_text(encoding="utf-8")
+    page = write_page(tmp_path / "page.html", "a <run>", sections(MAPS, filled, alike)).read_text(encoding="utf-8")
     assert "a &lt;run&gt;" in page
     assert page.count("<script>") == 1
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")

@@ -16,8 +16,8 @@ import torch
 import stages
 import tiny
 from cli_project import Project
-from everlearn.diagnostics.pages.row_activations import tables
-from everlearn.diagnostics.pages.run import write_analysis
+from everlearn.diagnostics.analyses.activations import sections, tables
+from everlearn.diagnostics.pages.analysis import write_page
 from everlearn.diagnostics.row_activations import ALL, Magnitudes, alike, mean_magnitudes
 from everlearn.learner import ContinualLearner
 from everlearn.model.anatomy import anatomy
@@ -103,12 +103,12 @@ def test_violins_are_as_wide_as_there_are_values() -> None:
     assert draw("violins", Violins("", ["zeros"], [[0.0, 0.0]], ""))
 
 
-def test_a_run_and_its_page(everlearn: Project, tmp_path: Path) -> None:
+def test_a_run_and_its_page(everlearn: Project) -> None:
     everlearn.recipe["method"] = {"name": "migu", "threshold": 0.5}
     everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
     assert everlearn("run", "recipe.yaml").code == 0
-    everlearn.fails("analyse", "runs/first", "--magnitude", "1", says=("`--magnitude` is 1", "2 or more"))
-    shown = everlearn("analyse", "runs/first", "--magnitude", "8", "--json")
+    everlearn.fails("analyse", "activations", "runs/first", "--blocks", "1", says=("`--blocks` is 1", "2 or more"))
+    shown = everlearn("analyse", "activations", "runs/first", "--blocks", "8", "--json")
     assert shown.code == 0, shown.err
     base, after, moved = json.loads(shown.out)["magnitudes"]
     assert base["title"] == "Outputs of the base model"
@@ -130,13 +130,12 @@ def test_a_run_and_its_page(everlearn: Project, tmp_path: Path) -> None:
         shares.append(len(tops[0] & tops[1]) / len(tops[0]))
     assert moved["overlap"]["feed_forward_in"][0][1] == pytest.approx(statistics.mean(shares), abs=0.02)
 
-    page = (everlearn.run_folder / "analysis.html").read_text(encoding="utf-8")
-    assert "<h1>first: which rows have large outputs</h1>" in page
+    page = (everlearn.run_folder / "analysis-activations.html").read_text(encoding="utf-8")
+    assert "<h1>first: activations</h1>" in page
     for words in ("Outputs of the base model", "Rows that moved furthest", "By component", "Correlation of the rows"):
         assert words in page
     assert page.count("<script>") == 1
     assert "What importance" not in page
-    assert write_analysis(tmp_path / "empty.html", "x").is_file()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_layers_that_stay_or_grow_are_left_out(everlearn: Project, method: Any, 
     everlearn.recipe["method"] = method
     everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
     assert everlearn("run", "recipe.yaml").code == 0
-    shown = everlearn("analyse", "runs/first", "--magnitude", "8", "--json")
+    shown = everlearn("analyse", "activations", "runs/first", "--blocks", "8", "--json")
     assert shown.code == 0, shown.err
     found = {each["title"]: each for each in json.loads(shown.out)["magnitudes"]}
     rows = found.pop("Rows that moved furthest", None)
@@ -160,4 +159,4 @@ def test_rows_that_are_all_equal_have_no_correlation(tmp_path: Path) -> None:
     found = alike(measured, 0.5)
     assert found.correlation[ALL] == [[None, None], [None, None]]
     assert json.dumps(found.to_json(), allow_nan=False)
-    assert "–" in write_analysis(tmp_path / "p.html", "x", outputs=[measured], compared=[found]).read_text("utf-8")
+    assert "–" in write_page(tmp_path / "p.html", "x", sections([measured], [found])).read_text("utf-8")

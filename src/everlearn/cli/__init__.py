@@ -86,10 +86,14 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     ) -> None:
         pass
 
-    for verb, heading in VERBS.items():
-        command = importlib.import_module(f"everlearn.cli.{verb}").command
-        app.command(verb, rich_help_panel=heading)(importing(command))
     asked = next((word for word in words if not word.startswith("-")), None)
+    for verb, heading in VERBS.items():
+        module = importlib.import_module(f"everlearn.cli.{verb}")
+        if hasattr(module, "application"):  # a verb with commands of its own
+            rest = words[list(words).index(verb) + 1 :] if asked == verb else None
+            app.add_typer(module.application(rest, whole), name=verb, rich_help_panel=heading)
+        else:
+            app.command(verb, rich_help_panel=heading)(importing(module.command))
     if asked in VERBS:
         return app
     if asked in plugins.names("verbs"):

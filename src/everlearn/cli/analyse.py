@@ -1,175 +1,182 @@
 """``everlearn analyse``: read a finished run and show what changed inside its models.
 
-Importance maps, the share of the mask in use, similarity of domains, rows with large activations, distances between
-stages, forgetting by layer, and prediction ranks.
+``everlearn analyse KIND RUN`` has a command for each analysis, made of the function's parameters and its docstring.
+Analyses that are only listed are read from their source, so that ``--help`` loads no torch.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
-from everlearn.cli.common import AsJson, RunPath, learner_of, no_pair, pair, say, show
+from everlearn import plugins
+from everlearn.cli import old_analyse
+from everlearn.cli.common import AsJson, RunPath, importing, learner_of, say, show
+from everlearn.cli.plugin_verbs import docstring_of, stand_in
+from everlearn.errors import PluginError, RecipeError, did_you_mean
 
-ALSO = "decay=4"
-"""How `--also` looks."""
+if TYPE_CHECKING:
+    from everlearn.diagnostics.registry import Findings
+    from everlearn.learner import ContinualLearner
+
+PACKAGE = "everlearn.diagnostics.analyses"
+"""Has a module for each of everlearn's own analyses."""
+OVERVIEW = "RUN"
+"""Name of the hidden command without a KIND."""
+Page = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page; default: a file in the run's folder.")
+]
 
 
-def command(
-    run: RunPath,
-    similarity: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="BLOCKS",
-            help="Also measure general importance on this number of blocks of every domain (the corpora must exist), "
-            "and compare the maps.",
-        ),
-    ] = 0,
-    magnitude: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="BLOCKS",
-            help="Also measure the output magnitude of each row on this number of blocks of every domain (the corpora "
-            "must exist), compare domains, and show the rows that each stage changed.",
-        ),
-    ] = 0,
-    distance: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="BLOCKS",
-            help="Also measure the distance between stages: of weights by layer, and of predictions on this number of "
-            "blocks of every held-out set. Each stage is compared with the base model and the last, or --from "
-            "with --to.",
-        ),
-    ] = 0,
-    restore: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="BLOCKS",
-            help="Also restore one layer at a time to an earlier stage (--from), and measure on this number of blocks "
-            "of every held-out set what is recovered and what is lost.",
-        ),
-    ] = 0,
-    merge_back: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="BLOCKS",
-            help="Also interpolate back to an earlier stage (--from), and score this number of blocks of every "
-            "held-out set on the way.",
-        ),
-    ] = 0,
-    ranks: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="CONTEXTS",
-            help="Also measure the ranks of domain-specific words in the predictions of every checkpoint, in this "
-            "number of contexts of every held-out set (200 or more); the median of their logarithm is shown.",
-        ),
-    ] = 0,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="STAGE", help="The earlier stage: its domain, or `base`; default: the one before --to."
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--to", metavar="STAGE", help="The later stage; default: the last one.")
-    ] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=BLOCKS", help="Also run an analysis of a plugin on so many blocks; repeatable."),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; default: RUN/analysis.html.")] = None,
-    as_json: AsJson = False,
+class _Kinds(TyperGroup):
+    """A group whose first word is an analysis, or else a run for the overview."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the name of the overview before words that begin with no analysis."""
+        first, second = [*args, "", ""][:2]
+        kinds = {*self.commands} - {OVERVIEW}
+        if first not in {*kinds, "--help"}:
+            if first.isidentifier() and second and not second.startswith("-") and not Path(first).exists():
+                raise RecipeError(f"There is no analysis '{first}'.{did_you_mean(first, kinds)}")
+            args = [OVERVIEW, *args]
+        return super().parse_args(ctx, args)
+
+
+def application(words: Sequence[str] | None = None, whole: bool = False) -> typer.Typer:
+    """Create the group of commands.
+
+    Args:
+        words: what follows `analyse` on the command line; None if it is another verb's. The analysis that they name
+            has its options, others are listed.
+        whole: with the options of all analyses.
+    """
+    app = typer.Typer(cls=_Kinds, subcommand_metavar="[KIND] RUN [OPTIONS]")
+    app.callback()(_about)
+    app.command(OVERVIEW, hidden=True)(importing(overview))
+    if words is None and not whole:
+        return app
+    plugins.bring(_imports(words or ()), "--import", files=True)
+    for name in names():
+        if whole or name in (words or ())[:1]:
+            app.command(name)(importing(_command(name)))
+        elif (text := _text(name)) is not None:
+            app.command(name)(stand_in(text))
+    return app
+
+
+def _about() -> None:
+    """Read a finished run and show what changed inside its models.
+
+    `everlearn analyse RUN` shows what the run recorded: how far each layer moved, what importance protects, the
+    codelength of its training text. `everlearn analyse KIND RUN` makes one analysis, which has options of its own.
+    """
+
+
+def names() -> list[str]:
+    """Return the names of all analyses; imports nothing."""
+    folder = Path(__file__).parents[1].joinpath(*PACKAGE.split(".")[1:])
+    own = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    return sorted({*own, *plugins.names("analyses"), *plugins.registered("analyses")})
+
+
+def _text(name: str) -> str | None:
+    """Return the first line of an analysis's help from its source; None for what cannot be imported."""
+    module = plugins.module_of("analyses", name) or f"{PACKAGE}.{name}"
+    text = docstring_of(module, lambda function: _registers(function, name))
+    try:
+        return (text or inspect.getdoc(_command(name)) or "").partition("\n")[0]
+    except PluginError:  # which is told after the list
+        return None
+
+
+def _registers(function: ast.FunctionDef, name: str) -> bool:
+    return any(f"analysis('{name}'" in ast.unparse(each) for each in function.decorator_list)
+
+
+def _imports(words: Sequence[str]) -> list[str]:
+    """Return the values of `--import`, which may register an analysis: before its options can be known."""
+    after = [word for option, word in itertools.pairwise(words) if option == "--import"]
+    return [*after, *(word.partition("=")[2] for word in words if word.startswith("--import="))]
+
+
+def _command(name: str) -> Callable[..., None]:
+    """Return the command of an analysis: a run, the options of its function, `--output` and `--json`."""
+    from everlearn.diagnostics.analyses import find_analysis
+
+    analyse = find_analysis(name)
+
+    def command(run: RunPath, output: Page = None, as_json: AsJson = False, **options: Any) -> None:
+        _show(run, output, as_json, f"analysis-{name}.html", {name: functools.partial(analyse, **options)})
+
+    hints = get_type_hints(analyse.analyse, include_extras=True)
+    _, *own = inspect.signature(analyse.analyse).parameters.values()
+    return _with_options(command, own, hints, inspect.getdoc(analyse.analyse) or "")
+
+
+def _with_options(
+    command: Callable[..., None], more: Sequence[inspect.Parameter], hints: dict[str, Any], text: str
+) -> Callable[..., None]:
+    """Give a command that takes `**options` the parameters that these are, after its first."""
+    hints = hints | get_type_hints(command, include_extras=True)
+    first, *others = [each for each in inspect.signature(command).parameters.values() if each.name != "options"]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    order = [first, *(each.replace(kind=keyword) for each in (*more, *others))]
+    command.__signature__ = inspect.Signature([each.replace(annotation=hints[each.name]) for each in order])  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: hints[each.name] for each in order}
+    command.__doc__ = text
+    return command
+
+
+def _overview(run: RunPath, output: Page = None, as_json: AsJson = False, **options: Any) -> None:
+    from everlearn.diagnostics.analyses import find_analysis, recorded
+
+    former = old_analyse.asked(options)
+    analyses: dict[str, Callable[[ContinualLearner], Findings]] = {each.name: each for each in recorded()}
+    for each in former:
+        analyses[each.name] = functools.partial(find_analysis(each.name), **each.options)
+    old_analyse.tell(former, run)
+    _show(run, output, as_json, "analysis.html", analyses)
+
+
+overview = _with_options(
+    _overview,
+    old_analyse.parameters(),
+    {each.name: each.annotation for each in old_analyse.parameters()},
+    "Show what a finished run recorded: how far layers moved, what importance protects, the codelength of its text.",
+)
+
+
+def _show(
+    run: Path,
+    output: Path | None,
+    as_json: bool,
+    page: str,
+    analyses: dict[str, Callable[[ContinualLearner], Findings]],
 ) -> None:
-    """Show which layers of a run moved, what importance protects, which rows have large outputs, and where it
-    forgets."""
-    from everlearn.diagnostics import (
-        alike,
-        distances,
-        general_similarity,
-        maps_of,
-        merged_back,
-        occupied_share,
-        pair_of,
-        pairs_of,
-        prediction_ranks,
-        prequential,
-        restored,
-        threshold_of,
-        without_maps,
-    )
-    from everlearn.diagnostics.pages.checkpoints import of_distances, of_going_back
-    from everlearn.diagnostics.pages.prediction_ranks import of_ranks
-    from everlearn.diagnostics.pages.run import terminal, to_json, write_analysis
-    from everlearn.diagnostics.registry import find_analysis, section_as_data
-    from everlearn.diagnostics.row_activations import looked_at
-    from everlearn.errors import RecipeError, RunError
-    from everlearn.model.movement import movements
+    """Make analyses, and show them: JSON or tables, and a page."""
+    from everlearn.diagnostics.pages.analysis import joined_data, terminal, write_page
+    from everlearn.errors import RunError
     from everlearn.run.writable import check_place
 
-    asked = []
-    for words in also or ():
-        name, blocks = pair(words, "--also", ALSO)
-        if not blocks.isdecimal():
-            raise no_pair("--also", words, ALSO)
-        asked.append((name, find_analysis(name), int(blocks)))
     if output is not None:
         check_place("--output", output)
-    comparing = distance or restore or merge_back
-    looking = comparing or ranks or magnitude or also
-    if (since is not None or until is not None) and not comparing:
-        raise RecipeError(
-            "`--from` and `--to` name the stages of --distance, --restore and --merge-back: give one of these too."
-        )
     learner = learner_of(run)
-    maps = maps_of(learner.folder)
-    for option, given in (("--similarity", similarity), ("--output", output and not looking)):
-        if maps is None and given:
-            raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
-    moved = movements(learner.folder.path)
-    filled = occupied_share(maps.sites, maps.how, maps.grows) if maps is not None else None
-    likeness = general_similarity(learner, similarity) if similarity else None
-    outputs = looked_at(learner, magnitude) if magnitude else []
-    compared = [alike(each, threshold_of(learner)) for each in outputs]
-    apart = distances(learner, pairs_of(learner, since, until), distance) if distance else []
-    back = [
-        look(learner, pair_of(learner, since, until), blocks)
-        for look, blocks in ((restored, restore), (merged_back, merge_back))
-        if blocks
-    ]
-    expected = prediction_ranks(learner, ranks) if ranks else None
-    sections = [*([of_distances(apart)] if apart else []), *map(of_going_back, back)]
-    sections += [of_ranks(expected)] if expected is not None else []
-    own = {name: analyse(learner, blocks) for name, analyse, blocks in asked}
-    sections += own.values()
-    online = prequential(learner.folder)
-    show(
-        to_json(moved, filled, likeness, compared, apart, back, online, expected)
-        | ({"also": {name: section_as_data(section) for name, section in own.items()}} if own else {}),
-        as_json,
-        lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared, sections, online),
-    )
-    if maps is None and not looking:
-        say(without_maps(learner.folder), as_json)
-    if maps is not None or outputs or sections:
-        sites = maps.sites if maps is not None else None
-        page = write_analysis(
-            output or run / "analysis.html",
-            learner.recipe.run.name,
-            sites,
-            filled,
-            likeness,
-            outputs,
-            compared,
-            sections,
-        )
-        say(f"Page: {page}", as_json)
+    found = {name: analyse(learner) for name, analyse in analyses.items()}
+    sections = [section for each in found.values() for section in each.sections]
+    notes = [each.note for each in found.values() if each.note]
+    if output is not None and not sections:
+        raise RunError(" ".join([*(notes or ["There is nothing to show."]), "Leave out --output."]))
+    show(joined_data(found.values()), as_json, lambda: terminal(sections))
+    for note in notes:
+        say(note, as_json)
+    if sections:
+        shown = ", ".join(name for name, each in found.items() if each.sections)
+        say(f"Page: {write_page(output or run / page, f'{learner.recipe.run.name}: {shown}', sections)}", as_json)

@@ -26,11 +26,13 @@ def listed(known: Container[str]) -> dict[str, tuple[str, Callable[[], None]]]:
     for verb in plugins.names("verbs"):
         heading, text = (HEADING, None) if verb in known else _described(verb)
         if text is not None:
-            found[verb] = heading, _stand_in(text)
+            found[verb] = heading, stand_in(text)
     return found
 
 
-def _stand_in(text: str) -> Callable[[], None]:
+def stand_in(text: str) -> Callable[[], None]:
+    """Return a command that has nothing but its help text."""
+
     def command() -> None:
         pass
 
@@ -57,6 +59,12 @@ def _described(verb: str) -> tuple[str, str | None]:
         except PluginError:  # which is told after the list
             return heading, None
     return heading, (text or "").partition("\n")[0]
+
+
+def docstring_of(module: str, is_it: Callable[[ast.FunctionDef], bool]) -> str | None:
+    """Return the docstring of a module's first function for which `is_it` is true, without importing the module."""
+    functions = (node for node in _source(module).body if isinstance(node, ast.FunctionDef))
+    return next((ast.get_docstring(node) for node in functions if is_it(node)), None)
 
 
 def _source(module: str) -> ast.Module:

@@ -47,8 +47,8 @@ def command(
 
     from everlearn import files
     from everlearn.diagnostics import pair_of
+    from everlearn.diagnostics.pages.analysis import write_page
     from everlearn.diagnostics.pages.repair import of_repair, said
-    from everlearn.diagnostics.pages.run import write_analysis
     from everlearn.diagnostics.repair import save_repaired, search_repair
     from everlearn.errors import RecipeError
     from everlearn.report.tables import terminal_table
@@ -64,7 +64,7 @@ def command(
     search = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
     section = of_repair(search)
     files.write_json(run / "repair.json", search.to_json())
-    page = write_analysis(run / "repair.html", learner.recipe.run.name, sections=[section])
+    page = write_page(run / "repair.html", f"{learner.recipe.run.name}: where it forgets", [section])
     repaired = None if output is None else save_repaired(learner, pair, search, output)
     folder = None if repaired is None else str(repaired.folder)
     show({**search.to_json(), "folder": folder}, as_json, lambda: Group(*map(terminal_table, section.tables)))

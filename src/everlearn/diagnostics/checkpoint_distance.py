@@ -20,7 +20,7 @@ from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.quantities import estimate
-from everlearn.evaluation.statistics import Floats, bootstrap_ratio
+from everlearn.evaluation.statistics import FEW, Floats, bootstrap_ratio
 from everlearn.evaluation.task import Conditions
 from everlearn.model.depth import places
 from everlearn.model.movement import LoadedWeights, Moved, movement, stable_ranks, together, whole
@@ -29,6 +29,12 @@ from everlearn.model.structure import architecture_of
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn.predictors.predictor import at_rest, models_of
 from everlearn.tasks.held_out import HeldOutText
+
+INTERVALS = (
+    "In brackets: 95 % intervals over the documents of the held-out text (a bootstrap, or Student's t for fewer than "
+    f"{FEW})."
+)
+"""What brackets in a table of an analysis are."""
 
 if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner

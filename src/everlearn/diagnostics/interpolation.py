@@ -146,7 +146,7 @@ def _measured(
     title: str,
     made: Callable[[nn.Module], list[Hybrid]],
 ) -> GoingBack:
-    check_in_weights(learner, "leave out --restore and --merge-back")
+    check_in_weights(learner, "measure `everlearn analyse distance` instead")
     scorer = learner.scorer()
     tasks = [limited(scorer, name, blocks) for name in scorer.names()]
     old, model = ends_of(learner, pair)

@@ -78,7 +78,7 @@ def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
     how = scorer.conditions(0)
     if not isinstance(how.objective, Causal | Masked):
         raise RecipeError(
-            f"`--ranks` needs running text, but the objective of this run is '{how.objective.name}'. Remove it."
+            f"Prediction ranks need running text, but the objective of this run is '{how.objective.name}'."
         )
     own = keywords({task.name: task.held_out.blocks for task in tasks}, how.tokenizer)
     places = {task.name: occurrences(task.held_out.blocks, own[task.name], contexts) for task in tasks}

@@ -1,49 +1,84 @@
-"""Register analyses by name, for ``everlearn analyse RUN --also NAME=BLOCKS``.
+"""Register analyses by name, for ``everlearn analyse KIND RUN``.
 
-An analysis is a function that takes a learner with a finished run, and the number of blocks of each held-out set to
-read, and returns a section of the page.
+An analysis is a function that takes a learner with a finished run, and options, and returns what it found: a section of
+the page, or several and data (:class:`Findings`). Its parameters after the learner become options of the command, its
+docstring the command's help.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
-from everlearn.errors import RecipeError, did_you_mean
+import typer
+
 from everlearn.learner import ContinualLearner
 from everlearn.plugins import Registry
 from everlearn.report.sections import Section
 
-Analysis = Callable[[ContinualLearner, int], Section]
+Blocks = Annotated[int, typer.Option(min=1, metavar="BLOCKS", help="Blocks of each held-out set to read.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="STAGE", help="The earlier stage: its domain, or `base`; default: the one before --to."
+    ),
+]
+Until = Annotated[str | None, typer.Option("--to", metavar="STAGE", help="The later stage; default: the last one.")]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an analysis found.
+
+    Attributes:
+        sections: parts of the page; their tables are also shown on a terminal.
+        data: for ``--json``: names → values.
+        note: why there is nothing to show, in a sentence.
+    """
+
+    sections: list[Section]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis as it is registered.
+
+    Attributes:
+        name: the KIND of the command.
+        analyse: the function.
+        recorded: whether it reads what the run recorded and measures nothing, so that it is shown without being asked
+            for (``everlearn analyse RUN``). It must work without options.
+    """
+
+    name: str
+    analyse: Callable[..., Section | Findings]
+    recorded: bool
+
+    def __call__(self, learner: ContinualLearner, **options: Any) -> Findings:
+        """Analyse a run; what is no more than a section has its tables for data."""
+        found = self.analyse(learner, **options)
+        return found if isinstance(found, Findings) else Findings([found], {self.name: as_data(found)})
+
+
 ANALYSES: Registry[Analysis] = Registry("analyses")
-"""Analyses of plugins; everlearn's own analyses have their own options."""
-_Analysis = TypeVar("_Analysis", bound=Analysis)
+"""Analyses by name: those of :mod:`everlearn.diagnostics.analyses`, and of plugins."""
+_Analysis = TypeVar("_Analysis", bound=Callable[..., Section | Findings])
 
 
-def analysis(name: str) -> Callable[[_Analysis], _Analysis]:
-    """Register an analysis."""
+def analysis(name: str, recorded: bool = False) -> Callable[[_Analysis], _Analysis]:
+    """Register an analysis; the arguments are the attributes of :class:`Analysis`."""
 
     def register(analyse: _Analysis) -> _Analysis:
-        ANALYSES.add(name, analyse)
+        ANALYSES.add(name, Analysis(name, analyse, recorded))
         return analyse
 
     return register
 
 
-def find_analysis(name: str) -> Analysis:
-    """Return an analysis by its name.
-
-    Raises:
-        RecipeError: there is no analysis of this name.
-    """
-    if name not in ANALYSES:
-        raise RecipeError(
-            f"`--also` names the analysis '{name}', which no installed package brings.{did_you_mean(name, ANALYSES)}"
-        )
-    return ANALYSES[name]
-
-
-def section_as_data(section: Section) -> Mapping[str, Any]:
+def as_data(section: Section) -> dict[str, list[dict[str, str]]]:
     """Return a section's tables as plain data: title → rows, each a mapping of headings to texts."""
     return {
         table.title: [

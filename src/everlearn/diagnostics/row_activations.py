@@ -131,7 +131,7 @@ def output_magnitudes(learner: ContinualLearner, stage: int, blocks: int) -> Mag
             if len(batches) < 2:
                 raise RunError(
                     f"Domain '{domain.name}' gives {len(batches)} batch of text, but two samples are compared "
-                    f"(`--magnitude` is {blocks}). Set it to 2 or more, or give the domain more text."
+                    f"(`--blocks` is {blocks}). Set it to 2 or more, or give the domain more text."
                 )
             by_domain[domain.name] = (
                 mean_magnitudes(model, batches[::2], objective),

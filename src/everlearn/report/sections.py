@@ -26,6 +26,9 @@ class Section:
         plates: figures.
         tables: tables, which are also shown on a terminal.
         legend: legend of the figures: name, glyph, rank.
+        layout: how the figures are laid out: "wide", "pairs", or "" for as many in a row as there is room for.
+        parts: parts of the section, after its own figures and tables.
+        folded: as a part: whether only its title is shown at first.
     """
 
     title: str
@@ -33,6 +36,9 @@ class Section:
     plates: list[Plate] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     legend: tuple[tuple[str, str, int], ...] = ()
+    layout: str = "wide"
+    parts: list[Section] = field(default_factory=list)
+    folded: bool = False
 
 
 Make = Callable[[Comparison], Section | None]

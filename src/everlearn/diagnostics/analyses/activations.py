@@ -1,43 +1,43 @@
-"""Show output magnitudes: distributions, and the similarity of domains as heat maps and tables."""
+"""Rows with large outputs: distributions, and the similarity of domains as heat maps and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
+
+import typer
 
 from everlearn.comparison.formatting import fixed, percent
-from everlearn.diagnostics.row_activations import ALL, Alike, Magnitudes
+from everlearn.diagnostics.registry import Findings, analysis
+from everlearn.diagnostics.row_activations import ALL, Alike, Magnitudes, alike, looked_at, threshold_of
+from everlearn.learner import ContinualLearner
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.figures.violins import Violins
+from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 
-
-@dataclass(frozen=True)
-class Shown:
-    """A section of the page, over all projections.
-
-    Attributes:
-        title: title of the section.
-        aside: how to read it.
-        spread: figures of the distributions.
-        pairs: figures of the similarity of pairs.
-        components: the same for each component: its name, distributions, pairs.
-    """
-
-    title: str
-    aside: str
-    spread: list[Plate]
-    pairs: list[Plate]
-    components: list[tuple[str, list[Plate], list[Plate]]]
+Blocks = Annotated[
+    int,
+    typer.Option(min=1, metavar="BLOCKS", help="Blocks of each domain to read, 2 or more (the corpora must exist)."),
+]
 
 
-def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Shown]:
-    """Return a section for each model, and one for the rows that moved."""
-    return [_section(each, own) for each, own in zip(found, compared, strict=True)]
+@analysis("activations")
+def activations(learner: ContinualLearner, blocks: Blocks = 64) -> Findings:
+    """Show which rows have large outputs, how alike domains are in that, and the rows that each stage changed."""
+    outputs = looked_at(learner, blocks)
+    compared = [alike(each, threshold_of(learner)) for each in outputs]
+    return Findings(sections(outputs, compared), {"magnitudes": [each.to_json() for each in compared]})
 
 
-def _section(found: Magnitudes, own: Alike) -> Shown:
+def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Section]:
+    """Return a section for each model, one for the rows that moved, and the tables."""
+    shown = [_section(each, own) for each, own in zip(found, compared, strict=True)]
+    return [*shown, Section("Rows in numbers", tables=tables(compared))] if compared else []
+
+
+def _section(found: Magnitudes, own: Alike) -> Section:
     twice = _sampled_twice(found)
     measured = "mean |y|" if twice else "‖ΔW‖"
     aside = (
@@ -46,8 +46,14 @@ def _section(found: Magnitudes, own: Alike) -> Shown:
     )
     if twice:
         aside += " On the diagonal: two samples of one domain, which is as alike as text of one kind gets here."
-    each = [(_words(part), *_plates(found, own, part)) for part in found.parts]
-    return Shown(found.title, aside, *each[0][1:], each[1:])
+    first, *others = [_component(found, own, part) for part in found.parts]
+    by_component = Section("By component", parts=others, folded=True)
+    return Section(found.title, aside, first.plates, layout="", parts=[*first.parts, by_component])
+
+
+def _component(found: Magnitudes, own: Alike, part: str) -> Section:
+    spread, pairs = _plates(found, own, part)
+    return Section(_words(part), plates=spread, layout="", parts=[Section("", plates=pairs, layout="pairs")])
 
 
 def _sampled_twice(found: Magnitudes) -> bool:

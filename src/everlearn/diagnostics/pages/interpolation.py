@@ -1,15 +1,13 @@
-"""Show two stages of a run: how far apart they are, and what returns with the earlier one's weights."""
+"""Show what returns with an earlier stage's weights: restored layers, or points on the line between two stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everlearn.comparison.formatting import MISSING, decimals, fixed, interval
-from everlearn.diagnostics.checkpoint_distance import Distance
+from everlearn.comparison.formatting import decimals, fixed, interval
+from everlearn.diagnostics.checkpoint_distance import INTERVALS
 from everlearn.diagnostics.interpolation import BEFORE, COMING, GENERAL, LEARNT, GoingBack, Returned
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.statistics import FEW
-from everlearn.model.movement import Moved, together, whole
 from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.curves import Curve, Curves
@@ -17,64 +15,6 @@ from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.figures.weight_movement import said
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
-
-# -- distances ----------------------------------------------------------------------------------------------------
-
-
-def of_distances(found: Sequence[Distance]) -> Section:
-    """Make a section with every pair in one table, and the layers of the last pair; the JSON has all layers."""
-    return Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
-
-
-_APART = (
-    "θ* is the earlier checkpoint, θ the later one. KL(p* ‖ p) is the mean over the labels of a fixed sample of "
-    "held-out text, in nats: how much what is predicted has changed, which says more of forgetting "
-    "than any distance of weights."
-)
-
-
-def _pairs(found: Sequence[Distance]) -> Table:
-    sets = list(dict.fromkeys(name for each in found for name in each.drift))
-    rows = []
-    for each in found:
-        moved = None if each.parts is None else whole(each.parts)
-        kl = [each.drift.get(name, Estimate()) for name in sets]
-        cells = [*_of_weights(moved), *(TableCell(fixed(x.value, 4), interval(x, 4)) for x in kl)]
-        rows.append((f"{each.since} → {each.until}", tuple(cells)))
-    header = ("From → to", *_WEIGHTS, *(f"KL on {name} (nats)" for name in sets))
-    return Table("Distances", header, tuple(rows), "A model that grew has no weights to compare: –. " + _INTERVALS)
-
-
-_WEIGHTS = ("‖Δ‖", "‖Δ‖/‖θ*‖", "cos(θ, θ*)", "max |Δ|")
-_INTERVALS = (
-    "In brackets: 95 % intervals over the documents of the held-out text (a bootstrap, or Student's t for fewer than "
-    f"{FEW})."
-)
-
-
-def _of_weights(moved: Moved | None) -> list[TableCell]:
-    if moved is None:
-        return [TableCell(MISSING)] * len(_WEIGHTS)
-    relative = None if moved.relative is None else 100 * moved.relative
-    return [
-        TableCell(fixed(moved.change, 4)),
-        TableCell(MISSING if relative is None else f"{fixed(relative)} %"),
-        TableCell(fixed(moved.cosine, 6)),
-        TableCell("0" if not moved.largest else f"{moved.largest:.2e}"),
-    ]
-
-
-def _by_layer(found: Distance) -> Table:
-    layers = {} if found.parts is None else together(found.parts)
-    rows = tuple(
-        (said(name), (*_of_weights(moved), TableCell(fixed(found.layers.get(name), 2))))
-        for name, moved in layers.items()
-    )
-    caption = "Stable rank: ‖Δ‖²_F/‖Δ‖²₂, the mean over the layer's matrices that moved."
-    return Table(f"{found.since} → {found.until}, by layer", ("Layer", *_WEIGHTS, "Stable rank"), rows, caption)
-
-
-# -- going back ---------------------------------------------------------------------------------------------------
 
 
 def of_going_back(found: GoingBack) -> Section:
@@ -125,7 +65,7 @@ def _returned(found: GoingBack, first: str, names: Sequence[str], columns: Seque
         for end, label in enumerate((found.since, found.until))
     ]
     header = (first, *(f"{_title(found, name)}, bits/byte back" for name in columns))
-    caption = f"In per cent: of the way from {found.until} back to {found.since}. {_INTERVALS}"
+    caption = f"In per cent: of the way from {found.until} back to {found.since}. {INTERVALS}"
     return Table(f"{found.title}: {found.since} and {found.until}", header, (*rows, *ends), caption)
 
 

@@ -1,10 +1,16 @@
-"""Show prediction ranks: a heat map of checkpoints × held-out sets, and the n-grams that were used."""
+"""Prediction ranks of domain-specific words: a heat map of checkpoints × held-out sets, and the n-grams."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from everlearn.comparison.formatting import fixed, interval
-from everlearn.diagnostics.prediction_ranks import Ranks
+from everlearn.diagnostics.prediction_ranks import Ranks, prediction_ranks
+from everlearn.diagnostics.registry import Findings, analysis
 from everlearn.evaluation.estimate import Estimate
+from everlearn.learner import ContinualLearner
 from everlearn.report.figures import draw
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.sections import Section
@@ -17,6 +23,19 @@ _ASIDE = (
     "other sets), and the rank of its first token among the vocabulary: ln 1 = 0 is the likeliest. Medians over the "
     "contexts; less is better. Colours: against the first row."
 )
+
+
+Contexts = Annotated[int, typer.Option(min=1, metavar="CONTEXTS", help="Contexts of each held-out set, 200 or more.")]
+
+
+@analysis("ranks")
+def ranks(learner: ContinualLearner, contexts: Contexts = 200) -> Findings:
+    """Show the ranks of domain-specific words in the predictions of every checkpoint.
+
+    The median of their logarithm is shown, over contexts of every held-out set.
+    """
+    found = prediction_ranks(learner, contexts)
+    return Findings([of_ranks(found)], {"prediction_ranks": found.to_json()})
 
 
 def of_ranks(found: Ranks) -> Section:

@@ -1,0 +1,74 @@
+"""How far the stages of a run are from each other: of weights by layer, and of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everlearn.comparison.formatting import MISSING, fixed, interval
+from everlearn.diagnostics.checkpoint_distance import INTERVALS, Distance, distances, pairs_of
+from everlearn.diagnostics.registry import Blocks, Findings, Since, Until, analysis
+from everlearn.evaluation.estimate import Estimate
+from everlearn.learner import ContinualLearner
+from everlearn.model.movement import Moved, together, whole
+from everlearn.report.figures.weight_movement import said
+from everlearn.report.sections import Section
+from everlearn.report.tables import Table, TableCell
+
+
+@analysis("distance")
+def distance(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None, until: Until = None) -> Findings:
+    """Show how far the stages are from each other: of weights by layer, and of predictions on held-out text.
+
+    Each stage is compared with the base model and with the last stage, or `--from` with `--to`.
+    """
+    found = distances(learner, pairs_of(learner, since, until), blocks)
+    return Findings([of_distances(found)], {"distances": [each.to_json() for each in found]})
+
+
+def of_distances(found: Sequence[Distance]) -> Section:
+    """Make a section with every pair in one table, and the layers of the last pair; the JSON has all layers."""
+    return Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
+
+
+_APART = (
+    "θ* is the earlier checkpoint, θ the later one. KL(p* ‖ p) is the mean over the labels of a fixed sample of "
+    "held-out text, in nats: how much what is predicted has changed, which says more of forgetting "
+    "than any distance of weights."
+)
+
+
+def _pairs(found: Sequence[Distance]) -> Table:
+    sets = list(dict.fromkeys(name for each in found for name in each.drift))
+    rows = []
+    for each in found:
+        moved = None if each.parts is None else whole(each.parts)
+        kl = [each.drift.get(name, Estimate()) for name in sets]
+        cells = [*_of_weights(moved), *(TableCell(fixed(x.value, 4), interval(x, 4)) for x in kl)]
+        rows.append((f"{each.since} → {each.until}", tuple(cells)))
+    header = ("From → to", *_WEIGHTS, *(f"KL on {name} (nats)" for name in sets))
+    return Table("Distances", header, tuple(rows), "A model that grew has no weights to compare: –. " + INTERVALS)
+
+
+_WEIGHTS = ("‖Δ‖", "‖Δ‖/‖θ*‖", "cos(θ, θ*)", "max |Δ|")
+
+
+def _of_weights(moved: Moved | None) -> list[TableCell]:
+    if moved is None:
+        return [TableCell(MISSING)] * len(_WEIGHTS)
+    relative = None if moved.relative is None else 100 * moved.relative
+    return [
+        TableCell(fixed(moved.change, 4)),
+        TableCell(MISSING if relative is None else f"{fixed(relative)} %"),
+        TableCell(fixed(moved.cosine, 6)),
+        TableCell("0" if not moved.largest else f"{moved.largest:.2e}"),
+    ]
+
+
+def _by_layer(found: Distance) -> Table:
+    layers = {} if found.parts is None else together(found.parts)
+    rows = tuple(
+        (said(name), (*_of_weights(moved), TableCell(fixed(found.layers.get(name), 2))))
+        for name, moved in layers.items()
+    )
+    caption = "Stable rank: ‖Δ‖²_F/‖Δ‖²₂, the mean over the layer's matrices that moved."
+    return Table(f"{found.since} → {found.until}, by layer", ("Layer", *_WEIGHTS, "Stable rank"), rows, caption)
