@@ -54,7 +54,7 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
         ["schema"],
         ["validate", "recipe.yaml"],
         ["run", "recipe.yaml", "--quiet"],
-        ["analyse", "runs/first", "--also", "norms=1", "--json"],
+        ["analyse", "norms", "runs/first", "--json"],
         ["report", "runs/first", "--output", "page.html"],
         [
             "sweep",
@@ -70,12 +70,13 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
         [*bench, "--settings", "settings.yaml", "--seeds", "1", "--quiet"],
         ["hello", "--name", "you"],
         ["--help"],
-        ["analyse", "runs/first", "--also", "norm=1"],
+        ["analyse", "--help"],
+        ["analyse", "norm", "runs/first"],
     ]
     said, _ = called(folder, site, *commands)
     *fine, wrong = said
     assert [each.code for each in fine] == [0] * len(fine), [each for each in fine if each.code]
-    listed, one, schema, _, _, analysed, _, _, _, hello, helped = fine
+    listed, one, schema, _, _, analysed, _, _, _, hello, helped, kinds = fine
     assert next(each for each in json.loads(listed.out) if each["name"] == "decay")["kinds"] == ["trick"]
     assert "Share of a weight that a step takes away." in one.out
     definitions = json.loads(schema.out)["$defs"]
@@ -88,13 +89,14 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
     page = (folder / "page.html").read_text(encoding="utf-8")
     for shown in ("Gained at the end of the stream.", "Order of the stages", "a → b", "Lost in the last stage"):
         assert shown in page
-    assert len(json.loads(analysed.out)["also"]["norms"]["Norm"]) == 3
-    assert "<h2>Norms</h2>" in (folder / "runs/first/analysis.html").read_text(encoding="utf-8")
+    assert len(json.loads(analysed.out)["norms"]["Norm"]) == 3
+    assert "<h2>Norms</h2>" in (folder / "runs/first/analysis-norms.html").read_text(encoding="utf-8")
     assert len(list((folder / "bench" / "weather").glob("decay*.json"))) == 1
     assert hello.out == "Hello, you.\n"
     assert "Of plugins" in helped.out
     assert wrong.code == 2
-    assert "no installed package brings. Did you mean 'norms'?" in wrong.err
+    assert "There is no analysis 'norm'. Did you mean 'norms'?" in wrong.err
+    assert "Show the norm of all weights after each stage." in kinds.out
 
     environment = json.loads((folder / "runs/first/environment.json").read_text(encoding="utf-8"))
     own = environment["plugins"]["everlearn_example.decay"]

@@ -106,4 +106,3 @@ def test_page_and_tables_say_the_same(tmp_path: Path) -> None:
     assert all(title in page for title in titles)
     assert len(titles) == 4
     assert len(tables(filled, None)) == 2
-    assert to_json({}, filled, None)["similarity"] is None

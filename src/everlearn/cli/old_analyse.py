@@ -29,7 +29,7 @@ ALSO = "decay=4"
 
 
 @dataclass(frozen=True)
-class Asked:
+class FormerOption:
     """An analysis that former options ask for.
 
     Attributes:
@@ -61,7 +61,7 @@ def parameters() -> list[inspect.Parameter]:
     return [inspect.Parameter(name, keyword, default=value, annotation=kind) for name, (kind, value) in kinds.items()]
 
 
-def asked(options: Mapping[str, Any]) -> list[Asked]:
+def asked(options: Mapping[str, Any]) -> list[FormerOption]:
     """Return the analyses that former options ask for.
 
     Raises:
@@ -74,7 +74,7 @@ def asked(options: Mapping[str, Any]) -> list[Asked]:
     for option, (name, parameter) in COMMANDS.items():
         if options[option]:
             own = {parameter: options[option], **(stages if name in COMPARING else {})}
-            found.append(Asked(name, own, f"--{option.replace('_', '-')}"))
+            found.append(FormerOption(name, own, f"--{option.replace('_', '-')}"))
     if stages and not any(each.name in COMPARING for each in found):
         raise RecipeError(
             f"`--from` and `--to` are options of the analyses {', '.join(COMPARING)}: `everlearn analyse distance RUN`."
@@ -83,11 +83,11 @@ def asked(options: Mapping[str, Any]) -> list[Asked]:
         name, blocks = pair(words, "--also", ALSO)
         if not blocks.isdecimal():
             raise no_pair("--also", words, ALSO)
-        found.append(Asked(name, {"blocks": int(blocks)}, f"--also {words}"))
+        found.append(FormerOption(name, {"blocks": int(blocks)}, f"--also {words}"))
     return found
 
 
-def tell(analyses: list[Asked], run: Path) -> None:
+def tell(analyses: list[FormerOption], run: Path) -> None:
     """Print the commands of today to stderr."""
     for each in analyses:
         print(each.note(run), file=sys.stderr)

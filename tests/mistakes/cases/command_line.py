@@ -158,8 +158,13 @@ CASES = [
     Case("starts from a recipe in /proc", command=("init", "/proc/x.yaml"), says=("/proc", "No such file")),
     Case(
         "compares the blocks of less than no domain",
-        command=("analyse", "runs/none", "--similarity", "-1"),
-        says=("--similarity", "0"),
+        command=("analyse", "importance", "runs/none", "--blocks", "-1"),
+        says=("--blocks", "0"),
+    ),
+    Case(
+        "asks for an analysis that is not there",
+        command=("analyse", "distanec", "runs/none"),
+        says=("distanec", "'distance'"),
     ),
     Case("measures models on no recipe", command=("evaluate", "MODELS/roberta"), says=("--on",)),
     Case(
