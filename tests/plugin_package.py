@@ -1,4 +1,4 @@
-"""The package of docs/plugins.md and packages that are wrong, installed by pip; and commands that find them."""
+"""The example package of the guides and packages that are wrong, installed by pip; and commands that find them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-GUIDE = ROOT / "docs" / "plugins.md"
+EXAMPLE = ROOT / "examples" / "everlearn-example"
 CALLS = """
 import contextlib, io, json, sys
 from everlearn.cli import main
@@ -32,11 +32,21 @@ class Said(NamedTuple):
     err: str
 
 
-def files_of_guide() -> dict[str, str]:
-    """Return path → content of each file that the guide shows."""
-    text = GUIDE.read_text(encoding="utf-8")
-    shown = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
-    return shown | {"everlearn_example/__init__.py": ""}
+def files_of_example() -> dict[str, str]:
+    """Return path → content of each file of the example package, as Git would have them."""
+    files = (path for path in sorted(EXAMPLE.rglob("*")) if path.suffix in (".py", ".toml", ".yaml", ".md"))
+    files = (path for path in files if not any(part in ("build",) or part.endswith(".egg-info") for part in path.parts))
+    return {path.relative_to(EXAMPLE).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+def shown_in_guides() -> dict[str, str]:
+    """Return path → content of each file of the example package that a guide shows."""
+    block = re.compile(r"^`examples/everlearn-example/([\w./]+)`:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return {
+        file: content
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for file, content in block.findall(page.read_text(encoding="utf-8"))
+    }
 
 
 def package(name: str, group: str, entries: dict[str, str], modules: dict[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import yaml
 
 import tiny
 from cli_project import Project, write_jsonl
-from plugin_package import called, files_of_guide, install, package
+from plugin_package import called, files_of_example, install, package, shown_in_guides
 
 METHOD = """
 from everlearn.methods.base import Method, MethodConfig, register
@@ -24,33 +24,45 @@ class {title}(Method):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guide's package, installed."""
-    return install(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site"), files_of_guide())
+    """The example package, installed."""
+    return install(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site"), files_of_example())
 
 
 def make_recipe(everlearn: Project) -> Path:
-    """Write a recipe with the guide's method and task."""
+    """Write a recipe with the example's method and task."""
     texts = tiny.texts(12, 3)
     write_jsonl(everlearn.folder / "pairs.jsonl", [{"good": t, "bad": " ".join(t.split()[::-1])} for t in texts])
-    everlearn.recipe["method"] = {"name": "decay", "rate": 0.01}
+    everlearn.recipe["method"] = {"name": "near_base", "strength": 0.5}
     everlearn.recipe["end_tasks"] = [{"name": "order", "kind": "pairs", "test": "pairs.jsonl", "domain": "a"}]
     everlearn.write()
     return everlearn.folder
 
 
-def test_the_files_of_the_guide_are_small() -> None:
-    most = {"decay": 60, "weather": 40, "pairs": 80}
-    for name, content in files_of_guide().items():
-        assert len(content.splitlines()) <= most.get(Path(name).stem, 60), name
+def make_phi(folder: Path) -> Path:
+    """Write the configuration of a small Phi, whose architecture the example brings."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    phi = {"model_type": "phi", "architectures": ["PhiForCausalLM"], "vocab_size": 99, **sizes}
+    (folder / "phi").mkdir()
+    (folder / "phi" / "config.json").write_text(json.dumps(phi), encoding="utf-8")
+    return folder / "phi"
+
+
+def test_guides_show_every_file_of_the_example_and_each_is_small() -> None:
+    files = files_of_example()
+    del files["README.md"], files["everlearn_example/__init__.py"]
+    assert shown_in_guides() == files
+    most = {"pyproject": 60, "near_base": 60, "pairs": 65}
+    for name, content in files.items():
+        assert len(content.splitlines()) <= most.get(Path(name).stem, 40), name
 
 
 def test_an_installed_package_reaches_every_command(everlearn: Project, site: Path) -> None:
     folder = make_recipe(everlearn)
-    bench = ["bench", "weather", "--methods", "sequential,decay", "--model", str(everlearn.models / "roberta")]
+    bench = ["bench", "weather", "--methods", "sequential,near_base", "--model", str(everlearn.models / "roberta")]
     (folder / "settings.yaml").write_text("steps: 2\nblocks: 4\n", encoding="utf-8")
     commands = [
         ["methods", "--json"],
-        ["methods", "decay"],
+        ["methods", "near_base"],
         ["schema"],
         ["validate", "recipe.yaml"],
         ["run", "recipe.yaml", "--quiet"],
@@ -60,7 +72,7 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
             "sweep",
             "recipe.yaml",
             "--methods",
-            "sequential,decay",
+            "sequential,near_base",
             "train.max_steps=2",
             "end_tasks=[]",
             "--seeds",
@@ -71,16 +83,17 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
         ["hello", "--name", "you"],
         ["--help"],
         ["analyse", "--help"],
+        ["inspect", str(make_phi(folder)), "--json"],
         ["analyse", "norm", "runs/first"],
     ]
-    said, _ = called(folder, site, *commands)
+    said, modules = called(folder, site, *commands)
     *fine, wrong = said
     assert [each.code for each in fine] == [0] * len(fine), [each for each in fine if each.code]
-    listed, one, schema, _, _, analysed, _, _, _, hello, helped, kinds = fine
-    assert next(each for each in json.loads(listed.out) if each["name"] == "decay")["kinds"] == ["trick"]
-    assert "Share of a weight that a step takes away." in one.out
+    listed, one, schema, _, _, analysed, _, _, _, hello, helped, kinds, inspected = fine
+    assert next(each for each in json.loads(listed.out) if each["name"] == "near_base")["kinds"] == ["prior-focused"]
+    assert "α; 0 is plain training." in one.out
     definitions = json.loads(schema.out)["$defs"]
-    assert {"method_decay", "end_task_pairs"} <= definitions.keys()
+    assert {"method_near_base", "end_task_pairs"} <= definitions.keys()
     results = json.loads((folder / "runs/first/results.json").read_text(encoding="utf-8"))
     assert {"bits_per_token", "pairs_right"} <= results["matrices"].keys()
     assert results["summary"]["bits_per_byte"]["lost_last"].keys() == {"a", "mean"}
@@ -91,21 +104,23 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
         assert shown in page
     assert len(json.loads(analysed.out)["norms"]["Norm"]) == 3
     assert "<h2>Norms</h2>" in (folder / "runs/first/analysis-norms.html").read_text(encoding="utf-8")
-    assert len(list((folder / "bench" / "weather").glob("decay*.json"))) == 1
+    assert len(list((folder / "bench" / "weather").glob("near_base*.json"))) == 1
     assert hello.out == "Hello, you.\n"
     assert "Of plugins" in helped.out
     assert wrong.code == 2
     assert "There is no analysis 'norm'. Did you mean 'norms'?" in wrong.err
+    assert json.loads(inspected.out)["kind"] == "decoder"
+    assert "everlearn_example.phi" in modules, "the entry of the architecture was asked for"
     assert "Show the norm of all weights after each stage." in kinds.out
 
     environment = json.loads((folder / "runs/first/environment.json").read_text(encoding="utf-8"))
-    own = environment["plugins"]["everlearn_example.decay"]
-    assert own == {"package": "everlearn-example", "version": "0.1", "names": {"methods": ["decay"]}}
+    own = environment["plugins"]["everlearn_example.near_base"]
+    assert own == {"package": "everlearn-example", "version": "0.1", "names": {"methods": ["near_base"]}}
     (resumed, reported), _ = called(
         folder, None, ["resume", "runs/first"], ["report", "runs/first", "-o", "again.html"]
     )
     assert resumed.code == 2
-    assert "was made with the method 'decay' of everlearn-example 0.1: install it, or give `--import" in resumed.err
+    assert "was made with the method 'near_base' of everlearn-example 0.1: install it, or give `--import" in resumed.err
     assert reported.code == 0, "results can be read without what made them"
 
 
@@ -120,12 +135,12 @@ def test_a_file_is_given_on_the_command_line_alone(everlearn: Project) -> None:
     folder = make_recipe(everlearn)
     del everlearn.recipe["end_tasks"]
     everlearn.write()
-    (folder / "own.py").write_text(files_of_guide()["everlearn_example/decay.py"], encoding="utf-8")
+    (folder / "own.py").write_text(files_of_example()["everlearn_example/near_base.py"], encoding="utf-8")
     (folder / "broken.py").write_text("1 / 0\n", encoding="utf-8")
     commands = [
         ["run", "recipe.yaml", "--import", "own.py", "--quiet"],
         ["resume", "runs/first", "--import", "own.py", "--quiet"],
-        ["methods", "decay", "--import", "own.py"],
+        ["methods", "near_base", "--import", "own.py"],
         ["run", "recipe.yaml", "plugins=[own.py]"],
         ["run", "recipe.yaml", "plugins=[not_there]"],
         ["run", "recipe.yaml", "plugins=[os]"],
@@ -164,7 +179,9 @@ def test_the_recipe_names_installed_modules(everlearn: Project, tmp_path: Path) 
     folder = make_recipe(everlearn)
     everlearn.recipe |= {"end_tasks": [], "plugins": ["decaying"]}
     everlearn.write()
-    files = package("without-entry-points", "nothing", {}, {"decaying": files_of_guide()["everlearn_example/decay.py"]})
+    files = package(
+        "without-entry-points", "nothing", {}, {"decaying": files_of_example()["everlearn_example/near_base.py"]}
+    )
     site = install(tmp_path / "source", tmp_path / "site", files)
     said, _ = called(folder, site, ["run", "recipe.yaml", "-q"], ["resume", "runs/first", "-q"])
     assert [each.code for each in said] == [0, 0], said

@@ -210,11 +210,11 @@ def for_a_while(monkeypatch, name):
 
 
 def test_the_figure_of_the_guide_is_on_the_page(runs, monkeypatch):
-    for_a_while(monkeypatch, "forward transfer")
+    for_a_while(monkeypatch, "final scores")
     guide = (Path(__file__).parents[2] / "docs" / "add-a-figure.md").read_text(encoding="utf-8")
-    exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1), {"__name__": "forward"})
+    exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1), {"__name__": "final_scores"})
     text = page(compare(runs))
-    assert "<figcaption>Forward transfer: better before its own stage than in the base model" in text
+    assert "<figcaption>Gained at the end of the stream." in text
     sections = re.search(r"page of runs:(.*?)\n\*", guide, re.DOTALL).group(1)
     named = set(re.findall(r"`([^`]*)`", " ".join(sections.split())))
     assert named == {found.section for found in registry.FIGURES.values() if found.data is Comparison} - {""}

@@ -1,0 +1,6 @@
+"""A command of its own."""
+
+
+def command(name: str = "everlearn") -> None:
+    """Greet."""
+    print(f"Hello, {name}.")
