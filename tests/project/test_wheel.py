@@ -132,7 +132,9 @@ def test_the_wheel_holds_both_packages_and_nothing_else(built: Built) -> None:
 def test_the_source_archive_holds_what_the_checkout_does(built: Built) -> None:
     with tarfile.open(built.archive) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = set(source_files("src", "tests", "recipes", "docs", "benchmarks", "notebooks", ".github", ".ci"))
+    wanted = set(
+        source_files("src", "tests", "recipes", "docs", "benchmarks", "notebooks", "examples", ".github", ".ci")
+    )
     files = {"constraints.txt", "Makefile", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml"}
     assert {"tests/project/test_wheel.py", "docs/conf.py", "recipes/ewc.yaml", ".ci/run"} <= wanted
     assert sorted((wanted | files) - inside) == []
