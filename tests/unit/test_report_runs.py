@@ -6,10 +6,11 @@ import report_fixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlearn.comparison.runs import Matrix, clean, from_results, read_run
+from everlearn.comparison.runs import clean, from_results, read_run
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, mean, number
 from everlearn.evaluation.results import Results
+from everlearn.evaluation.score_table import ScoreTable
 
 finite = st.floats(-1e3, 1e3)
 width = st.floats(0, 1e3)
@@ -67,12 +68,12 @@ def test_every_cleaned_value_can_be_written_as_utf8(text):
 def test_worse_is_positive_for_every_metric():
     cells = [["base", "a", 1.0, None, None], ["a", "a", 3.0, None, None]]
     raw = {"rows": ["base", "a"], "columns": ["a"], "cells": cells}
-    assert Matrix.read("m", raw | {"higher_is_better": True}).worsening("a", 0, 1) == -2.0
-    assert Matrix.read("m", raw | {"higher_is_better": False}).worsening("a", 0, 1) == 2.0
+    assert ScoreTable.lenient("m", raw | {"higher_is_better": True}).worsening("a", 0, 1) == -2.0
+    assert ScoreTable.lenient("m", raw | {"higher_is_better": False}).worsening("a", 0, 1) == 2.0
 
 
 def test_a_domain_called_base_is_not_the_base_row():
-    matrix = Matrix.read("m", {"rows": ["base", "x", "base"], "columns": ["x", "base", "general"], "cells": []})
+    matrix = ScoreTable.lenient("m", {"rows": ["base", "x", "base"], "columns": ["x", "base", "general"], "cells": []})
     assert [matrix.own_stage(column) for column in matrix.columns] == [1, 2, None]
     assert matrix.cell(1, "x") == Estimate()
 

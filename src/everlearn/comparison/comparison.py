@@ -12,12 +12,13 @@ from everlearn.comparison.formatting import listing
 from everlearn.comparison.measures import Measure
 from everlearn.comparison.recipe_differences import Differences, Values, unlike
 from everlearn.comparison.replicates import Pool, pooled, pools
-from everlearn.comparison.runs import Matrix, Run, read_run
+from everlearn.comparison.runs import Run, read_run
 from everlearn.comparison.shared_examples import paired_samples
 from everlearn.comparison.tolerance import KEY, METRIC, Side, side, tolerance_of
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, mean
 from everlearn.evaluation.quantities import MEAN, QUANTITIES, TOLERATED_DRIFT
+from everlearn.evaluation.score_table import ScoreTable
 from everlearn.wording import be, count
 
 _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
@@ -96,12 +97,12 @@ class Comparison:
         """Return the main metric of the report."""
         return self.text_metric or next(iter(self.task_metrics), None)
 
-    def matrices(self, metric: str, pool: int | None = None) -> list[Matrix]:
+    def matrices(self, metric: str, pool: int | None = None) -> list[ScoreTable]:
         """Return the scores of a pool's runs, or of all runs."""
         runs = self.runs if pool is None else self.pools[pool].runs
         return [run.matrices[metric] for run in runs]
 
-    def over_seeds(self, metric: str, pool: int, score: Callable[[Matrix], float | None]) -> float | None:
+    def over_seeds(self, metric: str, pool: int, score: Callable[[ScoreTable], float | None]) -> float | None:
         """Return the mean of `score` over a pool's runs; None if one of them lacks it."""
         values = [score(matrix) for matrix in self.matrices(metric, pool)]
         known = [value for value in values if value is not None]
@@ -200,6 +201,7 @@ def _progress(pool: Pool) -> str:
 def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
     runs = [run for pool in pools for run in pool.runs]
     matrix = runs[0].matrices[metric]
+    unit = matrix.printed_unit
     single = len(runs) == len(pools)
     samples = paired_samples(runs, metric) if single else {}
     measures = []
@@ -224,7 +226,17 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             of_columns = {column: _column_seeds(pools, each, column) for column in columns}
             measures.append(
                 Measure(
-                    quantity, metric, title, matrix.unit, better, estimates, columns, seeds, of_columns, drawn, unequal
+                    quantity,
+                    metric,
+                    title,
+                    matrix.printed_unit,
+                    better,
+                    estimates,
+                    columns,
+                    seeds,
+                    of_columns,
+                    drawn,
+                    unequal,
                 )
             )
             continue
@@ -233,9 +245,7 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             seeds = _column_seeds(pools, each, column)
             own = {column: drawn[column]} if column in drawn else {}
             alone, by_seed = {column: values}, {column: seeds}
-            measures.append(
-                Measure(quantity, metric, name, matrix.unit, better, values, alone, seeds, by_seed, own, unequal)
-            )
+            measures.append(Measure(quantity, metric, name, unit, better, values, alone, seeds, by_seed, own, unequal))
     return [measure for measure in measures if measure.known]
 
 
@@ -299,7 +309,7 @@ def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]
 
 def _tasks(run: Run, metrics: Sequence[str]) -> list[str]:
     """Return the end tasks of a run under these metrics."""
-    return list(dict.fromkeys(task for metric in metrics for task in run.matrices[metric].task_domains))
+    return list(dict.fromkeys(task for metric in metrics for task in run.matrices[metric].task_domains or ()))
 
 
 def _own_notes(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from everlearn.comparison.runs import Matrix, Run
+from everlearn.comparison.runs import Run
 from everlearn.comparison.training_log import INSIDE, looks
 from everlearn.evaluation.metrics import METRICS
 from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.evaluation.score_table import ScoreTable
 
 Scores = Mapping[str, Mapping[str, float]]
 """Metric → held-out set or end task → score."""
@@ -110,7 +111,9 @@ def moments(run: Run) -> list[Waypoint]:
         return []
     matrices = {name: matrix for name, matrix in run.matrices.items() if name in METRICS and name not in _REPEATED}
     total = sum(float(stage.get("tokens") or 0) for stage in run.cost.get("stages") or [])
-    own = {task for m in run.matrices.values() for task, domain in m.task_domains.items() if domain in run.domains}
+    own = {
+        task for m in run.matrices.values() for task, domain in (m.task_domains or {}).items() if domain in run.domains
+    }
 
     def waypoint(tokens: float, scores: Scores) -> Waypoint:
         sides = [
@@ -154,7 +157,7 @@ _REPEATED = ("loss", "perplexity")
 """Metrics that repeat bits per byte."""
 
 
-def _row(matrices: Mapping[str, Matrix], row: int) -> Scores:
+def _row(matrices: Mapping[str, ScoreTable], row: int) -> Scores:
     return {
         name: {column: score for column in matrix.columns if (score := matrix.cell(row, column).value) is not None}
         for name, matrix in matrices.items()

@@ -14,17 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from everlearn.config.public_paths import local_model, paths_of, without_folders
 from everlearn.errors import RunError
-from everlearn.evaluation.estimate import Estimate, number
-from everlearn.evaluation.quantities import Column, summarise
+from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.results import check_types
+from everlearn.evaluation.score_table import ScoreTable
 from everlearn.files import check, listed, read_json, reading
 from everlearn.model.movement import Movement, movements
-
-_UNKNOWN = Estimate()
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -40,84 +36,6 @@ def clean(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {clean(str(key)): clean(item) for key, item in value.items()}
     return value
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Scores R[i, j] of one metric: the score on column j after stage i, where measured.
-
-    In a stream, row 0 is the untouched base model. Rows of existing models have the names that the user gave them.
-    """
-
-    metric: str
-    title: str
-    unit: str
-    higher_is_better: bool
-    rows: list[str]
-    columns: list[str]
-    task_domains: dict[str, str | None]
-    scores: dict[tuple[int, str], Estimate]
-    """(number of the row, column) → score with its interval."""
-
-    @classmethod
-    def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
-        """Read one table of ``matrices`` in results.json."""
-        unit = str(raw.get("unit") or "")
-        rows = [str(row) for row in raw.get("rows") or []]
-        columns = [str(column) for column in raw.get("columns") or []]
-        return cls(
-            metric,
-            str(raw.get("title") or metric.replace("_", " ").capitalize()),
-            # Fractions are written without a unit.
-            "" if unit == "fraction" else unit,
-            bool(raw.get("higher_is_better")),
-            rows,
-            columns,
-            dict(raw.get("task_domains") or {}),
-            _listed(raw.get("cells") or [], rows),
-        )
-
-    def cell(self, row: int, column: str) -> Estimate:
-        """Return R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
-        return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
-
-    def own_stage(self, column: str) -> int | None:
-        """Return the row after which a column's domain has just been learnt; None for general sets and later stages."""
-        return self._stages.get(self.task_domains.get(column, column))
-
-    @cached_property
-    def _stages(self) -> dict[str | None, int]:
-        return {domain: stage for stage, domain in enumerate(self.rows) if stage}
-
-    def worsening(self, column: str, since: int, row: int) -> float | None:
-        """Return how much worse a column is after `row` than after `since`; positive is worse for every metric."""
-        before, after = self.cell(since, column).value, self.cell(row, column).value
-        if before is None or after is None:
-            return None
-        return before - after if self.higher_is_better else after - before
-
-    @cached_property
-    def derived(self) -> dict[str, dict[str, Estimate]]:
-        """Return every quantity computed from the scores, without intervals, for files that lack one."""
-        measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
-        for (row, name), score in self.scores.items():
-            if score.value is not None and name in measured:
-                measured[name][row] = score.value
-        columns = [
-            Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
-            for name, own in measured.items()
-        ]
-        return summarise(columns, len(self.rows) - 1, self.higher_is_better)
-
-
-def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
-    """Return the scores by number of row and column; entries that do not fit are skipped."""
-    place = {label: position for position, label in enumerate(rows)}
-    scores = {}
-    for cell in cells:
-        if isinstance(cell, list | tuple) and len(cell) == 5 and str(cell[0]) in place:
-            scores[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
-    return scores
 
 
 @dataclass(frozen=True)
@@ -172,10 +90,10 @@ class Run:
         return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
 
     @cached_property
-    def matrices(self) -> dict[str, Matrix]:
+    def matrices(self) -> dict[str, ScoreTable]:
         """Return metric → score matrix, in the order of the file."""
         tables = self.results.get("matrices") or {}
-        return {metric: Matrix.read(metric, raw) for metric, raw in tables.items() if isinstance(raw, Mapping)}
+        return {metric: ScoreTable.lenient(metric, raw) for metric, raw in tables.items() if isinstance(raw, Mapping)}
 
     @cached_property
     def _held_out(self) -> Mapping[str, Any]:

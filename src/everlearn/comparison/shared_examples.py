@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 import everlearn.tasks  # noqa: F401  # registers the kinds and their metrics
-from everlearn.comparison.runs import Matrix, Run
+from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.cell import Cell, set_path, task_path
-from everlearn.evaluation.metrics import METRICS
+from everlearn.evaluation.metrics import METRICS, Metric
 from everlearn.evaluation.quantities import QUANTITIES, Scores
 from everlearn.evaluation.resampling import resample
+from everlearn.evaluation.score_table import ScoreTable
 from everlearn.evaluation.statistics import Floats
 
 Samples = dict[str, dict[str, Floats]]
@@ -37,7 +38,7 @@ def paired_samples(runs: Sequence[Run], metric: str) -> Samples:
         if not all(column in matrix.columns for matrix in matrices):
             continue
         try:
-            scores = _scores(runs, matrices, column)
+            scores = _scores(runs, matrices, METRICS[metric], column)
         except RunError:
             # Without a cell the intervals are wider, but the report is still possible.
             continue
@@ -53,7 +54,7 @@ def paired_samples(runs: Sequence[Run], metric: str) -> Samples:
     return samples
 
 
-def _scores(runs: Sequence[Run], matrices: Sequence[Matrix], column: str) -> list[Scores]:
+def _scores(runs: Sequence[Run], matrices: Sequence[ScoreTable], metric: Metric, column: str) -> list[Scores]:
     """Return each run's scores [resamples, rows] under the same draws; empty if the data differ."""
     kept: list[Cell] = []
     rows: list[list[int]] = []
@@ -61,7 +62,6 @@ def _scores(runs: Sequence[Run], matrices: Sequence[Matrix], column: str) -> lis
         needed = sorted({0, matrix.own_stage(column) or 0, len(matrix.rows) - 1})
         rows.append([row for row in needed if matrix.cell(row, column).value is not None])
         kept += [_load(run, matrix, row, column) for row in rows[-1]]
-    metric = METRICS[matrices[0].metric]
     if not kept or not all(metric.applies(cell) and kept[0].same_examples(cell) for cell in kept):
         return []
     samples = resample(kept, [metric], seed=("report", column))[metric.name].samples
@@ -69,7 +69,7 @@ def _scores(runs: Sequence[Run], matrices: Sequence[Matrix], column: str) -> lis
     return [Scores(own, part) for own, part in zip(rows, parts, strict=True)]
 
 
-def _load(run: Run, matrix: Matrix, row: int, column: str) -> Cell:
+def _load(run: Run, matrix: ScoreTable, row: int, column: str) -> Cell:
     if run.folder is None:
         raise RunError(f"Run '{run.name}' has results but no folder.")
     place = task_path if matrix.task_domains else set_path

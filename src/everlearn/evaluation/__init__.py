@@ -12,7 +12,8 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.metrics import METRICS, Metric, accuracy, macro_f1, register_mean, register_metric
 from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, register_quantity, summarise
 from everlearn.evaluation.resampling import resample
-from everlearn.evaluation.results import MethodUsed, Results, RunFacts, ScoreTable, Share, Spent, StageCost, Summary
+from everlearn.evaluation.results import MethodUsed, Results, RunFacts, Share, Spent, StageCost, Summary
+from everlearn.evaluation.score_table import ScoreTable
 from everlearn.evaluation.statistics import percentiles, permutation_test
 from everlearn.evaluation.task import CONFIGS, KINDS, Conditions, Task, TaskConfig, Work, make_task, register_kind
 

@@ -16,7 +16,8 @@ from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.metrics import METRICS, Metric, metrics_of
 from everlearn.evaluation.quantities import MEAN, Column, Derivation
 from everlearn.evaluation.resampling import resample
-from everlearn.evaluation.results import Results, RunFacts, Score, ScoreTable, Share, Spent, Summary
+from everlearn.evaluation.results import Results, RunFacts, Share, Spent, Summary
+from everlearn.evaluation.score_table import Score, ScoreTable
 from everlearn.evaluation.statistics import RESAMPLES, percentiles
 from everlearn.evaluation.task import KINDS
 

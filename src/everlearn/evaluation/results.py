@@ -10,13 +10,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
-    Field,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -26,10 +24,10 @@ from pydantic import (
 from everlearn import files
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.score_table import Number, ScoreTable
 from everlearn.version import __version__
 
 FILE = "results.json"
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Part(BaseModel):
@@ -56,67 +54,6 @@ class MethodUsed(Part):
     as_saved: bool = True
     """Whether a stage's folder alone holds the model that was scored; false if adapters, gates or prompts are
     needed."""
-
-
-Score = Annotated[
-    tuple[str, str, Number, Number | None, Number | None],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
-]
-"""A measured score: label of the row, column, value, lower and upper end of its 95 % interval (null if unknown)."""
-
-
-class ScoreTable(Part):
-    """One metric's scores: checkpoints (rows) on held-out sets or end tasks (columns).
-
-    Only measured scores are kept, so that the size grows with the number of measurements.
-    """
-
-    title: str = ""
-    """Name of the metric in tables."""
-    higher_is_better: bool
-    """False for losses."""
-    unit: str
-    """Unit of the values."""
-    rows: list[str]
-    """Labels: ``base``, then the domain learnt last; or names of existing checkpoints."""
-    columns: list[str]
-    """Names of held-out sets or end tasks."""
-    task_domains: dict[str, str | None] | None = None
-    """End tasks only: the domain of each task; null for a general task."""
-    cells: list[Score]
-    """Scores, ordered by row and then by column."""
-
-    @model_validator(mode="after")
-    def _places(self) -> ScoreTable:
-        rows, columns = set(self.rows), set(self.columns)
-        for row, column, *_ in self.cells:
-            if row not in rows or column not in columns:
-                raise ValueError(f"`cells` has a score of '{column}' at '{row}', which is no row or column")
-        return self
-
-    def estimates(self) -> dict[tuple[str, str], Estimate]:
-        """Return (row, column) → score with its interval."""
-        return {(row, column): Estimate(*score) for row, column, *score in self.cells}
-
-    def dense(self, part: Literal["value", "low", "high"] = "value") -> list[list[float | None]]:
-        """Return one part of the scores as [rows][columns], with None where nothing was measured."""
-        estimates = self.estimates()
-        return [[getattr(estimates.get((row, c)), part, None) for c in self.columns] for row in self.rows]
-
-    @property
-    def values(self) -> list[list[float | None]]:
-        """Return the scores as [rows][columns]."""
-        return self.dense()
-
-    @property
-    def low(self) -> list[list[float | None]]:
-        """Return the lower ends of the intervals as [rows][columns]."""
-        return self.dense("low")
-
-    @property
-    def high(self) -> list[list[float | None]]:
-        """Return the upper ends of the intervals as [rows][columns]."""
-        return self.dense("high")
 
 
 class Summary(Part):

@@ -125,7 +125,7 @@ def models_table(comparison: Comparison) -> Table:
         each = comparison.matrices(metric)
         places = fmt.decimals(score.value for matrix in each for score in matrix.scores.values())
         for column in dict.fromkeys(column for matrix in each for column in matrix.columns):
-            unit = each[0].unit or each[0].title.lower()
+            unit = each[0].printed_unit or each[0].title.lower()
             header.append(f"{column}\u00a0{'↑' if each[0].higher_is_better else '↓'} ({unit})")
             columns.append((metric, column, places))
     rows = []

@@ -20,7 +20,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
     metric = comparison.lead
     if metric is None:
         return
-    unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
+    unit = comparison.matrices(metric)[0].printed_unit or metric.replace("_", " ")
     plots = []
     for domain in chosen(comparison):
         lines = []

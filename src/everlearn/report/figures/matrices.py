@@ -63,7 +63,7 @@ def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
                     )
             shades.append(Shade(change, text, tooltip.strip(), own[column] == i))
         rows.append((label if i or label != BASE else "base model", shades))
-    unit = f" ({matrix.unit})" if matrix.unit else ""
+    unit = f" ({matrix.printed_unit})" if matrix.printed_unit else ""
     seed = f", seed {run.results.get('seed')}" if len(comparison.pools[pool].runs) > 1 else ""
     title = f"{comparison.labels[pool]}{seed}: {metric.replace('_', ' ')}{unit}"
     return Heat(

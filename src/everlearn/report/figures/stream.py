@@ -7,7 +7,7 @@ from functools import partial
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
-from everlearn.comparison.runs import Matrix
+from everlearn.evaluation.score_table import ScoreTable
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 
@@ -27,11 +27,11 @@ def general(comparison: Comparison) -> Iterator[Plate]:
         yield from _along(comparison, partial(_drift, name=name), caption)
 
 
-def _drift(matrix: Matrix, stage: int, name: str) -> float | None:
+def _drift(matrix: ScoreTable, stage: int, name: str) -> float | None:
     return matrix.worsening(name, 0, stage)
 
 
-def _forgotten(matrix: Matrix, stage: int) -> float | None:
+def _forgotten(matrix: ScoreTable, stage: int) -> float | None:
     losses = []
     for column in matrix.columns:
         own = matrix.own_stage(column)
@@ -58,7 +58,7 @@ def _along(comparison: Comparison, score: Callable[..., float | None], caption: 
         return
     # The stage axis has names only if each stage is the same domain in every run.
     ticks = ["base", *comparison.runs[0].domains] if comparison.same_stream else None
-    unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
+    unit = comparison.matrices(metric)[0].printed_unit or metric.replace("_", " ")
     numbers = "At the end: " + ", ".join(ends)
     yield from curves(
         Curves(f"{unit}, worse ↑", lines, caption, numbers, ticks, zero=True, x_label="" if ticks else "stage")

@@ -46,7 +46,12 @@ def general(comparison: Comparison, figure: MatplotlibFigure) -> bool:
             scores = [_known(comparison.score(metric, pool, row, name)) for row in range(len(matrix.rows))]
             label = comparison.labels[pool] + (f", {name}" if len(comparison.general) > 1 else "")
             axes.plot(range(len(scores)), scores, marker="o", label=label)
-    axes.set(xticks=range(len(matrix.rows)), xticklabels=matrix.rows, xlabel="after", ylabel=f"general ({matrix.unit})")
+    axes.set(
+        xticks=range(len(matrix.rows)),
+        xticklabels=matrix.rows,
+        xlabel="after",
+        ylabel=f"general ({matrix.printed_unit})",
+    )
     axes.legend()
     return True
 
@@ -76,7 +81,9 @@ def matrix(comparison: Comparison, figure: MatplotlibFigure) -> bool:
     axes.set_xticklabels(names, rotation=30, ha="right")
     axes.set_title(f"{comparison.labels[pool]}: {scores_matrix.title}")
     figure.colorbar(
-        image, ax=axes, label=f"better than the base model{f' ({scores_matrix.unit})' if scores_matrix.unit else ''}"
+        image,
+        ax=axes,
+        label=f"better than the base model{f' ({scores_matrix.printed_unit})' if scores_matrix.printed_unit else ''}",
     )
     return True
 

@@ -1,0 +1,136 @@
+"""Define the table of one metric's scores: R[i, c], the score of column c after i domains, where measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.quantities import Column, summarise
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+_UNKNOWN = Estimate()
+
+
+Score = Annotated[
+    tuple[str, str, Number, Number | None, Number | None],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+]
+"""A measured score: label of the row, column, value, lower and upper end of its 95 % interval (null if unknown)."""
+
+
+class ScoreTable(BaseModel):
+    """One metric's scores: checkpoints (rows) on held-out sets or end tasks (columns).
+
+    Only measured scores are kept, so that the size grows with the number of measurements.
+    """
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    title: str = ""
+    """Name of the metric in tables."""
+    higher_is_better: bool
+    """False for losses."""
+    unit: str
+    """Unit of the values."""
+    rows: list[str]
+    """Labels: ``base``, then the domain learnt last; or names of existing checkpoints."""
+    columns: list[str]
+    """Names of held-out sets or end tasks."""
+    task_domains: dict[str, str | None] | None = None
+    """End tasks only: the domain of each task; null for a general task."""
+    cells: list[Score]
+    """Scores, ordered by row and then by column."""
+
+    @model_validator(mode="after")
+    def _places(self) -> ScoreTable:
+        rows, columns = set(self.rows), set(self.columns)
+        for row, column, *_ in self.cells:
+            if row not in rows or column not in columns:
+                raise ValueError(f"`cells` has a score of '{column}' at '{row}', which is no row or column")
+        return self
+
+    @classmethod
+    def lenient(cls, metric: str, raw: Mapping[str, Any]) -> ScoreTable:
+        """Read a table that another program or version may have written; what does not fit is absent."""
+        known = set(rows := [str(row) for row in raw.get("rows") or []])
+        cells = [cell for cell in raw.get("cells") or [] if isinstance(cell, list | tuple) and len(cell) == 5]
+        return cls.model_construct(
+            title=str(raw.get("title") or metric.replace("_", " ").capitalize()),
+            higher_is_better=bool(raw.get("higher_is_better")),
+            unit=str(raw.get("unit") or ""),
+            rows=rows,
+            columns=[str(column) for column in raw.get("columns") or []],
+            task_domains=dict(raw.get("task_domains") or {}),
+            cells=[(str(row), str(column), *ends) for row, column, *ends in cells if str(row) in known],
+        )
+
+    @property
+    def printed_unit(self) -> str:
+        """Return the unit beside numbers; fractions are written without one."""
+        return "" if self.unit == "fraction" else self.unit
+
+    @cached_property
+    def scores(self) -> dict[tuple[int, str], Estimate]:
+        """Return (number of the row, column) → score with its interval."""
+        place = {label: position for position, label in enumerate(self.rows)}
+        return {(place[row], column): Estimate(*map(number, score)) for row, column, *score in self.cells}
+
+    def cell(self, row: int, column: str) -> Estimate:
+        """Return R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
+        return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
+
+    def estimates(self) -> dict[tuple[str, str], Estimate]:
+        """Return (row, column) → score with its interval."""
+        return {(row, column): Estimate(*score) for row, column, *score in self.cells}
+
+    def dense(self, part: Literal["value", "low", "high"] = "value") -> list[list[float | None]]:
+        """Return one part of the scores as [rows][columns], with None where nothing was measured."""
+        return [[getattr(self.cell(row, column), part) for column in self.columns] for row in range(len(self.rows))]
+
+    @property
+    def values(self) -> list[list[float | None]]:
+        """Return the scores as [rows][columns]."""
+        return self.dense()
+
+    @property
+    def low(self) -> list[list[float | None]]:
+        """Return the lower ends of the intervals as [rows][columns]."""
+        return self.dense("low")
+
+    @property
+    def high(self) -> list[list[float | None]]:
+        """Return the upper ends of the intervals as [rows][columns]."""
+        return self.dense("high")
+
+    def own_stage(self, column: str) -> int | None:
+        """Return the row after which a column's domain has just been learnt; None for general sets and later stages."""
+        return self._stages.get((self.task_domains or {}).get(column, column))
+
+    @cached_property
+    def _stages(self) -> dict[str | None, int]:
+        return {domain: stage for stage, domain in enumerate(self.rows) if stage}
+
+    def worsening(self, column: str, since: int, row: int) -> float | None:
+        """Return how much worse a column is after `row` than after `since`; positive is worse for every metric."""
+        before, after = self.cell(since, column).value, self.cell(row, column).value
+        if before is None or after is None:
+            return None
+        return before - after if self.higher_is_better else after - before
+
+    @cached_property
+    def derived(self) -> dict[str, dict[str, Estimate]]:
+        """Return every quantity computed from the scores, without intervals, for files that lack one."""
+        measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
+        for (row, name), score in self.scores.items():
+            if score.value is not None and name in measured:
+                measured[name][row] = score.value
+        columns = [
+            Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
+            for name, own in measured.items()
+        ]
+        return summarise(columns, len(self.rows) - 1, self.higher_is_better)
