@@ -32,11 +32,12 @@ from typing import Any
 import yaml
 
 from everlearn import files
+from everlearn.comparison.runs import Run
 from everlearn.errors import EverlearnError, RecipeError, did_you_mean, first_line
-from everlearn.grid.cells import CellResult
+from everlearn.evaluation.results import GridCell
+from everlearn.grid.numbers import numbers
 from everlearn.grid.rows import entry_of
 from everlearn.grid.runs import Job, RunFactory
-from everlearn.grid.summary import numbers
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import quiet
 from everlearn_bench.suites import find_suite
@@ -127,12 +128,12 @@ class Trials:
         changes = {**entry.changes, **self.settings.entries.get(row, {}), **own, **self.changes}
         methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
         job = Job(min(self.suite.orders), self.asked["seed"], self.domains, methods, changes)
-        made = entry.make(self.bench, job, self.bench.runs / label)
-        cell = CellResult(
-            **made.model_dump(), suite=self.suite.name, entry=row, title=entry.title, order=job.order, seed=job.seed,
-            settings={},
-        )  # fmt: skip
-        return {name: round(value, 5) for name, value in numbers(cell).items() if name in SHOWN}
+        results, facts = entry.make(self.bench, job, self.bench.runs / label)
+        own = GridCell(
+            suite=self.suite.name, row=row, title=entry.title, order=job.order, seed=job.seed, settings={}, **facts
+        )
+        run = Run(label, entry.title, results.model_copy(update={"grid": own}).model_dump(mode="json"))
+        return {name: round(value, 5) for name, value in numbers(run).items() if name in SHOWN}
 
     @property
     def settings(self) -> Any:

@@ -64,7 +64,7 @@ def page(results: Path) -> str:
 
 def _extent(lines: list[Line]) -> str:
     """How much was run, and so how much it says."""
-    seeds = {run.seed for line in lines for run in line.runs}
+    seeds = {run.grid.seed for line in lines for run in line.runs}
     strengths = {_options(line)[0] for line in lines if line.entry != PLAIN}
     said = f"{_number(seeds, 'seed')} and {_number(strengths, 'strength')}."
     if len(seeds) == 1:

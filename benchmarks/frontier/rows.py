@@ -13,7 +13,7 @@ import yaml
 
 from everlearn.config.recipe import load
 from everlearn.errors import RunError
-from everlearn.grid import CellResult, Line, RecipeTemplate, RowSpec, load_results, read_ways, summarise
+from everlearn.grid import Line, RecipeTemplate, RowSpec, load_results, read_ways, summarise
 
 HERE = Path(__file__).parent
 STREAMS = ("masked", "causal")
@@ -91,11 +91,11 @@ def lines_of(folder: Path, seeds: Container[int] | None = None, *, without: Cont
     Raises:
         RunError: a way was measured with two numbers of steps, as before and after what it declares was corrected.
     """
-    cells: list[CellResult] = load_results(folder) if folder.is_dir() else []
+    cells = load_results(folder) if folder.is_dir() else []
     kept = [
         cell
         for cell in cells
-        if cell.seed is None or ((seeds is None or cell.seed in seeds) and cell.seed not in without)
+        if (seed := cell.grid.seed) is None or ((seeds is None or seed in seeds) and seed not in without)
     ]
     lines: dict[str, Line] = {}
     for line in summarise(kept) if kept else ():

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.comparison.formatting import fixed, p_value
+from everlearn.comparison.pairs import unit_of
+from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
-from everlearn.grid import CellResult, Grid, RowSpec, load_results
+from everlearn.grid import Grid, RowSpec, load_results
+from everlearn.grid.cells import check_settings
 from everlearn.grid.rows import entry_of
 from everlearn.grid.summary import Line, summarise
 from everlearn.model.loading import quiet
@@ -64,12 +67,12 @@ def row(name: str, line: Line, exact: bool) -> str:
     return f"| {name} | {line.cells} | {' | '.join(cells)} |"
 
 
-def table(exact: Sequence[CellResult], others: Sequence[CellResult]) -> str:
+def table(exact: Sequence[Run], others: Sequence[Run]) -> str:
     """The Markdown page, over the runs (order and seed) that both the exact form and another have."""
     head = " | ".join(title for title, _, _ in COLUMNS.values())
     lines = [f"| | runs | {head} |", "| --- " * (len(COLUMNS) + 2) + "|"]
-    units = {(cell.order, cell.seed) for cell in exact} & {(cell.order, cell.seed) for cell in others}
-    cells = [cell for cell in (*exact, *others) if (cell.order, cell.seed) in units]
+    units = set(map(unit_of, exact)) & set(map(unit_of, others))
+    cells = [cell for cell in (*exact, *others) if unit_of(cell) in units]
     found = {line.entry: line for line in summarise(cells, "das")} if cells else {}
     for name, form in {"das": "exact (default)", **{entry(form).name: form for form in FORMS}}.items():
         if name in found:
@@ -86,15 +89,15 @@ byte of held-out text, where "learnt" is better when higher and the others when 
 """
 
 
-def exact(shared: Mapping[str, Any]) -> list[CellResult]:
+def exact(shared: Mapping[str, Any]) -> list[Run]:
     """The grid's own cells of `das`.
 
     Raises:
         RunError: they were measured with other settings than the forms.
     """
-    found = [cell for cell in load_results(HERE / "results") if cell.entry == "das"]
+    found = [cell for cell in load_results(HERE / "results") if cell.grid.row == "das"]
     for cell in found:
-        cell.check(shared, HERE / "results")
+        check_settings(cell, shared, HERE / "results")
     return found
 
 
@@ -118,10 +121,10 @@ def main() -> None:
             data=arguments.data,
             reporter=Terminal(),
         )
-        exact(grid.shared)  # before the work
+        exact(grid.identity)  # before the work
         grid.run()
     write_text(
-        HERE.parents[1] / "docs" / "results" / "das-shortcuts.md", table(exact(grid.shared), load_results(CELLS))
+        HERE.parents[1] / "docs" / "results" / "das-shortcuts.md", table(exact(grid.identity), load_results(CELLS))
     )
 
 

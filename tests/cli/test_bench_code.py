@@ -16,6 +16,7 @@ from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.evaluation import Cell, task_path
+from everlearn.grid import load_results
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn_bench.code_tasks.sandbox import check_available
@@ -97,14 +98,15 @@ def test_both_curves_from_one_command(everlearn: Project, data: Path) -> None:
         assert line["numbers"]["pass_at_1"]["value"] == 0.0
         assert {"kept", "kept_forgotten", "solution_bits_per_byte", "bits_learnt"} <= line["numbers"].keys()
     cell = json.loads((everlearn.folder / "bench/code/migu-order0-seed0.json").read_text())
-    assert len(cell["points"]) == STEPS + 1  # the base model, each step but the last, the end
-    assert [point["tokens"] for point in cell["points"]] == [64 * step for step in range(STEPS + 1)]
-    for point in cell["points"]:
+    points = cell["grid"]["points"]
+    assert [point["tokens"] for point in points] == [64 * step for step in range(1, STEPS)]  # each but the last
+    for point in points:
         assert point["learnt"].keys() >= {"bits_per_byte", "pass_at_1", "solution_bits_per_byte"}
         assert point["kept"]["choice_accuracy_per_byte"].keys() == {"hellaswag", "winogrande", "arc_challenge"}
-    plain = json.loads((everlearn.folder / "bench/code/sequential-order0-seed0.json").read_text())
-    assert plain["points"][0] == cell["points"][0]
-    assert plain["points"][-1] != cell["points"][-1]  # the one domain is masked from its first step
+    own, plain = (moments(each) for each in load_results(everlearn.folder / "bench/code"))
+    assert [point.tokens for point in own] == [64 * step for step in range(STEPS + 1)]
+    assert plain[0] == own[0]
+    assert plain[-1] != own[-1]  # the one domain is masked from its first step
     page = (everlearn.folder / "bench/code/index.html").read_text()
     assert "What is learnt, and tasks of no domain, at the end" in page
     assert "a line a run, from the base model (0, 0)" in page

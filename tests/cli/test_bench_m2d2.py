@@ -9,9 +9,8 @@ import pytest
 import tiny
 from cli_project import Project
 from everlearn.evaluation import Results
-from everlearn.files import write_text
-from everlearn.grid import CellResult, load_results
-from everlearn.grid.cells import ScoreMatrix
+from everlearn.grid import load_results
+from grid_cells import cell_of, like, write
 
 SETTINGS = """\
 model: models
@@ -39,7 +38,7 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
     made = everlearn(*words, "--orders", "swapped,file", "--json")
     assert made.code == 0, made.err
     assert {cell["state"] for cell in json.loads(made.out)["cells"]} == {"done"}
-    cells = {cell.order: cell for cell in load_results(folder / "bench/m2d2")}
+    cells = {cell.grid.order: cell for cell in load_results(folder / "bench/m2d2")}
     assert cells[2].domains == ["cases", "notes", "statutes"]
     assert set(cells[1].domains[:2]) == {"cases", "statutes"}
     assert any(note.startswith("Order `file`: cases → notes → statutes") for note in cells[2].notes)
@@ -72,13 +71,13 @@ def test_shown_results_have_the_super_domains_of_the_data_that_is_named(
         for offset, part in enumerate(("train", "valid", "test")):
             (place / f"{part}.txt").write_text("\n".join(tiny.texts(8, 10 * seed + offset, words=30)))
     values = [[4.0 - (row > place) for place in range(9)] for row in range(10)]
-    cell = CellResult(
+    cell = cell_of(
         suite="m2d2", entry="sequential", title="Plain", order=2, seed=0, domains=names,
         bits_per_byte={name: {"base": 4.0, "learnt": 3.0, "final": 3.0} for name in names},
-        matrix=ScoreMatrix(rows=["base", *names], columns=names, values=values),
+        matrix={"rows": ["base", *names], "columns": names, "values": values},
         settings={"stream": {"domains": names}},
     )  # fmt: skip
-    write_text(folder / "bench/m2d2/sequential-order2-seed0.json", cell.model_dump_json())
+    write(folder / "bench/m2d2", cell)
     words = ("bench", "m2d2", "--show", "-o", "page.md")
     assert everlearn(*words).code == 0
     assert "by super-domain" not in (folder / "page.md").read_text()
@@ -87,6 +86,5 @@ def test_shown_results_have_the_super_domains_of_the_data_that_is_named(
     assert "| Plain, order 2 (file): law | 4 | +1.000 (+1.000) |" in page
     assert "| Plain, order 2 (file): health | 5 | +1.000 (+1.000) |" in page
     everlearn.fails(*words, "--data", "none", says=("`data` is 'none', and there is no such folder",))
-    cell.settings["stream"]["domain"] = "d0"
-    write_text(folder / "bench/m2d2/sequential-order2-seed0.json", cell.model_dump_json())
+    write(folder / "bench/m2d2", like(cell, settings={"stream": {"domains": names, "domain": "d0"}}))
     everlearn.fails(*words, "--data", "own", says=("`stream` settings of another version",))

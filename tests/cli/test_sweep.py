@@ -89,8 +89,9 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     assert trained == [("ewc-order1-seed3", 1), ("ewc-order1-seed3", 2)]
     found = {cell.name: cell for cell in load_results(everlearn.folder / "sweep/first")}
     assert found["ewc-order1-seed3"].domains == ["b", "a"]
-    assert found["ewc-order1-seed3"].options == {"samples": 4}
-    assert found["none"].bits_per_byte["a"]["base"] == found[cells[0]].bits_per_byte["a"]["base"]
+    assert found["ewc-order1-seed3"].grid.options == {"samples": 4}
+    base, other = (found[name].matrices["bits_per_byte"].cell(0, "a").value for name in ("none", cells[0]))
+    assert base == other
     shown = everlearn(*WORDS[:2], "--show")
     assert "Learning" not in shown.err
     assert shown.out.index("Held-out text") < shown.out.index("EWC (strength 10)")
@@ -208,10 +209,10 @@ def test_equal_compute_takes_what_a_method_runs_from_its_steps(everlearn: Projec
     words = ("sweep", "recipe.yaml", "--methods", "sequential,ewc:samples=8", "--equal-compute", "--output", "t.md")
     outcome = everlearn(*words)
     assert outcome.code == 0, outcome.err
-    cells = {cell.entry: cell for cell in load_results(everlearn.folder / "sweep/first")}
+    cells = {cell.grid.row: cell for cell in load_results(everlearn.folder / "sweep/first")}
     # 8 of the 32 rows of a domain are the Fisher information's: 6 steps are left.
     assert set(cells) == {"sequential", "ewc-samples8-max_steps6"}
-    assert cells["sequential"].extra_tokens == 0
+    assert cells["sequential"].grid.extra_tokens == 0
     ewc = cells["ewc-samples8-max_steps6"]
-    assert ewc.tokens + (ewc.extra_tokens or 0) == pytest.approx(cells["sequential"].tokens)
+    assert ewc.tokens + (ewc.grid.extra_tokens or 0) == pytest.approx(cells["sequential"].tokens)
     assert "| 1.00× |" in (everlearn.folder / "t.md").read_text()

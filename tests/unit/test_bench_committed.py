@@ -13,7 +13,7 @@ import pytest
 from everlearn.evaluation import METRICS, QUANTITIES, Cell, Results, RunFacts, build_results, set_path
 from everlearn.grid import load_results
 from everlearn.grid.archive import find_cells
-from everlearn.grid.summary import numbers
+from everlearn.grid.numbers import numbers
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -30,19 +30,28 @@ def test_the_committed_cells_of_the_grid_say_the_same() -> None:
     assert len(found) > 50
     for cell in found:
         raw, own = files[cell.name].value, numbers(cell)
-        bits, domains = raw["bits_per_byte"], raw["domains"]
-        stream = raw["order"] is not None
-        if bits:
-            assert own["bits"] == np.mean([bits[name]["final"] for name in domains])
-            learnt = [bits[name]["base"] - bits[name]["learnt"] for name in domains if "learnt" in bits[name]]
+        domains, stream = raw["domains"], raw["grid"]["order"] is not None
+        if bits := scores(raw, "bits_per_byte"):
+            end = raw["matrices"]["bits_per_byte"]["rows"][-1]
+            assert own["bits"] == np.mean([bits[end, name] for name in domains])
+            just = {name: name if stream else "alone" for name in domains}
+            learnt = [bits["base", name] - bits[just[name], name] for name in domains if (just[name], name) in bits]
             assert own.get("bits_learnt") == (np.mean(learnt) if learnt else None)
-        if stream:
-            lost = [bits[name]["final"] - bits[name]["learnt"] for name in domains[:-1]]
-            assert own["bits_forgotten"] == np.mean(lost)
-            mean = {task: {m: np.mean(scores["f1"]) for m, scores in raw["tasks"][task].items()} for task in domains}
-            assert own["f1_forgetting"] == np.mean([mean[t]["learnt"] - mean[t]["final"] for t in domains[:-1]])
-        if raw["tasks"]:
-            assert own["f1"] == np.mean([np.mean(task["final"]["f1"]) for task in raw["tasks"].values()])
+            if stream:
+                lost = [bits[end, name] - bits[name, name] for name in domains[:-1]]
+                assert own["bits_forgotten"] == np.mean(lost)
+        if f1 := scores(raw, "f1"):
+            end = raw["matrices"]["f1"]["rows"][-1]
+            assert own["f1"] == np.mean([f1[end, task] for task in domains])
+            if stream:
+                lost = [f1[task, task] - f1[end, task] for task in domains[:-1]]
+                assert own["f1_forgetting"] == np.mean(lost)
+
+
+def scores(raw: dict[str, Any], metric: str) -> dict[tuple[str, str], float]:
+    """Return row and column → score, from the file as it is."""
+    table = raw["matrices"].get(metric, {"cells": []})
+    return {(row, column): value for row, column, value, *_ in table["cells"]}
 
 
 @pytest.fixture(scope="module")

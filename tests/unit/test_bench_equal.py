@@ -12,16 +12,17 @@ from torch import Tensor, nn
 import tiny
 from cli_project import Project
 from everlearn.commands.plan import extra_rows
+from everlearn.comparison.runs import Run
 from everlearn.config.recipe import load, parse
 from everlearn.errors import RecipeError
 from everlearn.grid import RecipeTemplate, equalised, read_ways
-from everlearn.grid.cells import CellResult
 from everlearn.grid.compute import Effort
 from everlearn.grid.relative_to_plain import compute_of, shares_of_plain, shares_table
 from everlearn.grid.runs import RunFactory
 from everlearn.grid.summary import summarise
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
+from grid_cells import cell_of
 
 GENERAL = {"path": "general.jsonl", "validation": 0.2}
 
@@ -137,12 +138,13 @@ def test_what_is_declared_is_what_runs(
     assert declared * at_least - 0.01 <= counted <= declared + checked * rows + 0.01
 
 
-def cell(entry: str, seed: int, learnt: float, final: float, general: float, **more: Any) -> CellResult:
-    bits = {"base": 2.0, "learnt": 2.0 - learnt, "final": 2.0 - final}
+def cell(entry: str, seed: int, learnt: float, final: float, general: float, **more: Any) -> Run:
+    first = {"base": 2.0, "learnt": 2.0 - learnt, "final": 2.0 - 2 * final + learnt}  # `final` is the mean of both
+    last = {"base": 2.0, "learnt": 2.0 - learnt, "final": 2.0 - learnt}
     drift = {"base": 1.0, "final": 1.0 + general}
-    return CellResult(
+    return cell_of(
         suite="own", entry=entry, title=entry, order=0, seed=seed, settings={}, domains=["a", "b"], tokens=1000,
-        bits_per_byte={"a": bits, "b": bits, "general": drift}, **more,
+        bits_per_byte={"a": first, "b": last, "general": drift}, **more,
     )  # fmt: skip
 
 

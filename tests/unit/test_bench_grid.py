@@ -18,14 +18,18 @@ import tiny
 from bench_suite import STEPS, TinySuite
 from cli_project import write_jsonl
 from everlearn import files
+from everlearn.comparison.comparison import compare
+from everlearn.comparison.runs import Run
 from everlearn.config.recipe import parse
 from everlearn.data.corpus import Document, is_held_out
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
-from everlearn.evaluation import Results
-from everlearn.grid import CellResult, Grid, GridRun, load_results
+from everlearn.evaluation import METRICS, Results
+from everlearn.grid import Grid, GridRun, load_results, summarise
 from everlearn.grid import arrangements as making_module
 from everlearn.grid.archive import pack
-from everlearn.grid.cells import Measured, scores_of
+from everlearn.grid.arrangements import Made
+from everlearn.grid.cells import load_cell
+from everlearn.grid.numbers import NUMBERS, numbers, parts
 from everlearn.grid.page import status_table
 from everlearn.grid.rows import entry_of, in_order, resolve
 from everlearn.grid.runs import Once
@@ -59,8 +63,20 @@ def grid(folder: Path, entries=("ncl",), orders=(0,), seeds=(0,), settings: Sett
     )
 
 
-def cell(folder: Path, name: str) -> CellResult:
-    return CellResult.model_validate(files.read_json(folder / "results" / f"{name}.json"))
+def cell(folder: Path, name: str) -> Run:
+    found = load_cell(folder / "results", name)
+    assert found is not None
+    return found
+
+
+def at(run: Run, row: int) -> dict[str, float | None]:
+    """The scores of a row: its text in bits per byte, its end tasks in accuracy and F1."""
+    return {
+        f"{metric} {column}": run.matrices[metric].cell(row, column).value
+        for metric in ("bits_per_byte", "accuracy", "macro_f1")
+        if metric in run.matrices
+        for column in run.matrices[metric].columns
+    }
 
 
 class Speaks(Reporter):
@@ -111,24 +127,31 @@ def copy_of(whole: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_stream_is_what_the_learner_measured(whole: Path) -> None:
+def test_a_cell_of_a_stream_is_its_run_and_what_the_grid_says_of_it(whole: Path) -> None:
     found = cell(whole, "sequential-order0-seed0")
     results = Results.load(whole / "runs/sequential-order0-seed0/run")
-    accuracy, bits = results.matrices["accuracy"], results.matrices["bits_per_byte"]
-    for stage, (name, moments) in enumerate(found.tasks.items(), 1):
-        column = accuracy.columns.index(name)
-        for moment, row in (("base", 0), ("learnt", stage), ("final", 3)):
-            scores = moments[moment]  # type: ignore[index]
-            assert len(scores.accuracy) == 2
-            assert sum(scores.accuracy) / 2 == pytest.approx(accuracy.values[row][column])
-            assert (scores.f1 == scores.accuracy) == (name == "c") or scores.f1 == scores.macro_f1
-    assert found.matrix is not None
-    assert found.matrix.columns == bits.columns == ["a", "b", "c", "general"]
-    assert found.matrix.values == [pytest.approx(row) for row in bits.values]
-    assert found.bits_per_byte["a"]["learnt"] == pytest.approx(bits.values[1][0])
-    assert found.bits_per_byte["general"].keys() == {"base", "final"}
+    assert found.results == results.model_dump(mode="json") | {"grid": found.results["grid"]}
+    assert found.grid.examples == {"a": 24, "b": 24, "c": 24}
     assert found.tokens == results.cost.tokens == 3 * STEPS * 2 * 32
-    assert cell(whole, "ewc-order0-seed0").options == {"samples": 4, "strength": 10.0}
+    assert cell(whole, "ewc-order0-seed0").grid.options == {"samples": 4, "strength": 10.0}
+
+
+def test_both_pages_of_a_grid_say_one_thing(whole: Path) -> None:
+    """Every number of the grid's tables is the measure of the report of its runs: quantity, columns and mean."""
+    names = ("sequential-order0-seed0", "ewc-order0-seed0")
+    plain, ewc = summarise([cell(whole, name) for name in names])
+    comparison = compare([whole / "runs" / name / "run" for name in names])
+    said = {number: comparison.measure(metric, quantity.key) for number, (metric, quantity) in NUMBERS.items()}
+    shown = {number: measure for number, measure in said.items() if measure is not None}
+    assert {"accuracy", "accuracy_forgetting", "bits", "bits_learnt", "bits_held", "bits_drift"} <= shown.keys()
+    for number, measure in shown.items():
+        if measure.estimates[0].value is None:  # a column of it was not measured
+            assert number not in plain.numbers
+            continue
+        for place, line in enumerate((plain, ewc)):
+            assert line.numbers[number].value == pytest.approx(measure.estimates[place].value, rel=1e-12), number
+        apart = ewc.differences[number].estimate.value
+        assert apart == pytest.approx(measure.difference(1).value, rel=1e-9, abs=1e-12), number
 
 
 def test_only_diagonal_and_final_end_tasks_are_fine_tuned(whole: Path) -> None:
@@ -140,14 +163,12 @@ def test_only_diagonal_and_final_end_tasks_are_fine_tuned(whole: Path) -> None:
 
 def test_the_base_model_is_measured_once(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = cell(whole, "none")
-    assert base.order is None
-    assert base.seed is None
+    assert base.grid.order is None
+    assert base.grid.seed is None
+    assert at(base, 0) == at(base, -1)
+    assert None not in at(base, 0).values()
     for name in ("sequential-order0-seed0", "ewc-order0-seed0", "separate-seed0", "pool-seed0"):
-        other = cell(whole, name)
-        for task in base.tasks:
-            assert other.tasks[task]["base"] == base.tasks[task]["base"] == base.tasks[task]["final"]
-        for text in base.bits_per_byte:
-            assert other.bits_per_byte[text]["base"] == base.bits_per_byte[text]["final"]
+        assert at(cell(whole, name), 0) == at(base, 0)
     rows: list[int] = []
     original = Scorer._end_task
     monkeypatch.setattr(Scorer, "_end_task", lambda s, row, *rest: (rows.append(row), original(s, row, *rest))[1])
@@ -156,22 +177,21 @@ def test_the_base_model_is_measured_once(whole: Path, tmp_path: Path, monkeypatc
     again.results, again.runs = tmp_path / "results", tmp_path / "runs"
     assert [state.state for state in again.run()] == ["done"]
     assert 0 not in rows
-    assert cell(tmp_path, "sequential-order0-seed0").tasks == cell(whole, "sequential-order0-seed0").tasks
+    assert at(cell(tmp_path, "sequential-order0-seed0"), -1) == at(cell(whole, "sequential-order0-seed0"), -1)
 
 
 def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Path) -> None:
     """By hand: after max_train, over the labels of the training part, at both moments alike."""
     found = cell(whole, "constant")
-    assert (found.order, found.seed, found.tokens, found.seconds, found.bits_per_byte) == (None, None, 0, 0.0, {})
+    assert (found.grid.order, found.grid.seed, found.tokens, found.training_seconds) == (None, None, 0, 0.0)
+    assert "bits_per_byte" not in found.matrices
     assert found.domains == ["a", "b", "c"]
-    assert found.tasks.keys() == cell(whole, "none").tasks.keys()
-    for name, moments in found.tasks.items():  # half of the 24 test examples have either label: F1 is 2/3 and 0
-        assert moments.keys() == {"base", "final"}
-        assert moments["base"] == moments["final"]
-        assert moments["final"].accuracy == [0.5]
-        assert moments["final"].macro_f1 == [pytest.approx(1 / 3)]
-        assert moments["final"].f1 == ([0.5] if name == "c" else moments["final"].macro_f1)
-        assert moments["final"].shares == [0.5, 0.5]
+    assert found.tasks == cell(whole, "none").tasks
+    for name in found.tasks:  # half of the 24 test examples have either label: F1 is 2/3 and 0
+        assert numbers(found)[f"accuracy/{name}"] == 0.5
+        assert parts(found, "macro_f1")[name] == pytest.approx(1 / 3)
+        assert numbers(found)[f"f1/{name}"] == (0.5 if name == "c" else parts(found, "macro_f1")[name])
+        assert found.grid.shares[name] == [0.5, 0.5]
     labels = {"train": "xxyyyzzzz", "test": "xyyyzw"}
     for part, words in labels.items():
         lines = [f'{{"text": "t", "label": "{word}"}}\n' for word in words]
@@ -179,9 +199,8 @@ def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Pat
     own = {"name": "t", "train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
     told = making_module.always_the_most_frequent(EndTask(**own, unseen_labels="wrong"))
     assert told["predictions"].tolist() == [[2] * 6]
-    scores = scores_of(told)
-    assert (scores.accuracy, scores.macro_f1) == ([pytest.approx(1 / 6)], [pytest.approx(2 / 7 / 3)])
-    assert scores.f1 == scores.macro_f1
+    scores = {name: METRICS[name].score(told) for name in ("accuracy", "macro_f1", "f1")}
+    assert scores == {"accuracy": pytest.approx(1 / 6), "macro_f1": pytest.approx(2 / 7 / 3), "f1": scores["macro_f1"]}
     fewer = EndTask(**own, unseen_labels="wrong", max_train=4, max_test=3)
     train, test = read_end_task(fewer)
     counts = Counter(train.labels.tolist())
@@ -194,14 +213,19 @@ def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Pat
 def test_separate_models_start_from_the_base(whole: Path) -> None:
     """The first domain of plain training is that domain alone; the others are not what the stream made of them."""
     alone, stream = cell(whole, "separate-seed0"), cell(whole, "sequential-order0-seed0")
-    assert alone.tasks["a"]["final"] == stream.tasks["a"]["learnt"]
-    assert alone.bits_per_byte["a"]["learnt"] == stream.bits_per_byte["a"]["learnt"]
-    assert alone.bits_per_byte["b"]["learnt"] != stream.bits_per_byte["b"]["learnt"]
+    first, streamed = at(alone, 1), at(stream, 1)
+    for score in ("accuracy a", "macro_f1 a", "bits_per_byte a"):
+        assert first[score] == streamed[score]
+    assert first["bits_per_byte b"] != at(stream, 2)["bits_per_byte b"]
     assert alone.tokens == stream.tokens
     drifts = [
         Results.load(whole / f"runs/separate-seed0/{name}").matrices["bits_per_byte"].values[1][1] for name in "abc"
     ]
-    assert alone.bits_per_byte["general"]["final"] == pytest.approx(sum(drifts) / 3)
+    assert first["bits_per_byte general"] == pytest.approx(sum(drifts) / 3)
+    learnt = alone.matrices["bits_per_byte"].learnt_at
+    assert learnt == {"a": "alone", "b": "alone", "c": "alone"}
+    assert "bits_learnt" in numbers(alone)
+    assert "bits_forgotten" not in numbers(alone)
 
 
 def test_pool_learns_all_domains_in_one_training(whole: Path) -> None:
@@ -212,10 +236,11 @@ def test_pool_learns_all_domains_in_one_training(whole: Path) -> None:
     assert recipe.train["max_steps"] == 3 * STEPS
     assert recipe.train["warmup_steps"] == 3
     assert found.tokens == cell(whole, "sequential-order0-seed0").tokens
-    assert found.tasks.keys() == {"a", "b", "c"}
-    assert found.bits_per_byte.keys() == {"a", "b", "c", "general"}
-    assert found.bits_per_byte["a"]["final"] < found.bits_per_byte["a"]["base"]
-    assert all("learnt" not in moments for moments in (*found.tasks.values(), *found.bits_per_byte.values()))
+    assert found.tasks == ["a", "b", "c"]
+    assert found.matrices["bits_per_byte"].columns == ["a", "b", "c", "general"]
+    assert at(found, 1)["bits_per_byte a"] < at(found, 0)["bits_per_byte a"]
+    assert {"bits", "bits_held", "bits_drift", "accuracy"} <= numbers(found).keys()
+    assert "bits_learnt" not in numbers(found)
 
 
 def test_the_pool_has_what_the_stream_learns_and_nothing_that_it_measures(tmp_path: Path) -> None:
@@ -272,7 +297,7 @@ def test_only_missing_cells_are_made(
     (tmp_path / "results/sequential-order0-seed0.json").unlink()
     again.run()
     assert trained == []  # a lost result comes from the run that is there
-    assert cell(tmp_path, "sequential-order0-seed0").tasks == cell(whole, "sequential-order0-seed0").tasks
+    assert at(cell(tmp_path, "sequential-order0-seed0"), -1) == at(cell(whole, "sequential-order0-seed0"), -1)
 
 
 def test_a_killed_grid_goes_on_and_ends_the_same(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +322,7 @@ def test_a_killed_grid_goes_on_and_ends_the_same(whole: Path, tmp_path: Path, mo
     first.run()
     assert calls == [1, 2, 2, 3]
     mine, theirs = cell(tmp_path, "ewc-order0-seed0"), cell(whole, "ewc-order0-seed0")
-    assert (mine.tasks, mine.bits_per_byte) == (theirs.tasks, theirs.bits_per_byte)
+    assert all(at(mine, row) == at(theirs, row) for row in range(4))
 
 
 def test_a_failing_cell_does_not_stop_the_others(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +385,7 @@ def test_processes_that_share_a_grid_try_a_failing_cell_once(
     """The second process starts and ends while the first makes its first cell."""
     tries: list[str] = []
 
-    def broken(self: Grid, which: GridRun, place: Path) -> Measured:
+    def broken(self: Grid, which: GridRun, place: Path) -> Made:
         tries.append(which.name)
         raise ZeroDivisionError("never")
 
@@ -421,7 +446,7 @@ def test_a_state_holds_while_other_processes_go_on(
 
 def test_the_base_model_is_not_measured_for_what_does_without(tmp_path: Path) -> None:
     assert [state.state for state in grid(tmp_path, ["constant"]).run()] == ["done"]
-    assert cell(tmp_path, "constant").tasks["a"]["final"].accuracy == [0.5]
+    assert numbers(cell(tmp_path, "constant"))["accuracy/a"] == 0.5
     assert not (tmp_path / "runs/base").exists()
 
 
@@ -446,7 +471,7 @@ def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
 ) -> None:
     tries: list[str] = []
 
-    def broken(self: Grid, which: GridRun, place: Path) -> Measured:
+    def broken(self: Grid, which: GridRun, place: Path) -> Made:
         tries.append(which.name)
         raise ZeroDivisionError("never")
 

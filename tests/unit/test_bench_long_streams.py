@@ -7,17 +7,18 @@ import re
 import numpy as np
 import pytest
 
-from everlearn.grid.cells import CellResult, ScoreMatrix
+from everlearn.comparison.runs import Run
 from everlearn.grid.page import GridPage
 from everlearn_bench.suites import find_suite
 from everlearn_bench.transfer_study.long_streams import LongStreams
+from grid_cells import cell_of
 
 COUNT = 12
 M2D2 = find_suite("m2d2")
 SIMILAR, RANDOM = "Fine-tuning, order 0 (similar)", "Fine-tuning, order 11 (random-1)"
 
 
-def streamed(order: int, seed: int, count: int = COUNT) -> CellResult:
+def streamed(order: int, seed: int, count: int = COUNT) -> Run:
     """Each domain is learnt by 1 + seed/10 bits per byte; a later stage costs 0.02, and 0.1 once the eighth is learnt.
 
     Before its own stage a domain gains 0.05, in order 11 (the first random one) 0.15.
@@ -33,18 +34,18 @@ def streamed(order: int, seed: int, count: int = COUNT) -> CellResult:
         name: {"base": 4.0, "learnt": float(values[place + 1, place]), "final": float(values[-1, place])}
         for place, name in enumerate(names)
     }
-    return CellResult(
+    return cell_of(
         suite="m2d2", entry="sequential", title="Fine-tuning", order=order, seed=seed, domains=names,
-        bits_per_byte=bits, matrix=ScoreMatrix(rows=["base", *names], columns=names, values=values.tolist()),
+        bits_per_byte=bits, matrix={"rows": ["base", *names], "columns": names, "values": values.tolist()},
         settings={"model": "small"},
     )  # fmt: skip
 
 
-def alone(seed: int) -> CellResult:
+def alone(seed: int) -> Run:
     """0.7 bits per byte better than the base model, and a tenth a seed."""
     end = 3.3 - seed / 10
     bits = {f"d{number}": {"base": 4.0, "learnt": end, "final": end} for number in range(COUNT)}
-    return CellResult(
+    return cell_of(
         suite="m2d2", entry="separate", title="One model per domain", order=None, seed=seed, domains=list(bits),
         bits_per_byte=bits, settings={"model": "small"},
     )  # fmt: skip

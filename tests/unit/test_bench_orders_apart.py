@@ -6,15 +6,17 @@ from typing import ClassVar
 
 import pytest
 
-from everlearn.grid import CellResult, summarise
+from everlearn.comparison.pairs import within
+from everlearn.comparison.runs import Run
+from everlearn.grid import summarise
 from everlearn.grid.arrangements import shares_of_options
 from everlearn.grid.page import GridPage
-from everlearn.grid.pairing import within
 from everlearn.grid.relative_to_plain import shares_of_plain
 from everlearn.tasks.prompts import Question
 from everlearn_bench.claims.constant_predictions import constant_table
 from everlearn_bench.claims.page import page
 from everlearn_bench.suites import Suite as BaseSuite
+from grid_cells import cell_of, like
 
 SCORES = {"a": 0.9, "b": 0.5, "c": 0.1}
 BITS = {"a": 4.0, "b": 8.0, "c": 20.0}
@@ -27,26 +29,29 @@ class Suite(BaseSuite):
     metrics = ("accuracy",)
 
 
-def cell(
-    entry: str, order: int | None, seed: int | None, domains: str, lift: float = 0.0, seconds: float = 0.0
-) -> CellResult:
+def cell(entry: str, order: int | None, seed: int | None, domains: str, lift: float = 0.0, seconds: float = 0.0) -> Run:
     """Asked each domain's task; a trained cell ends `lift` above the base model and at 1 bit per byte."""
     ends = {task: {"base": SCORES[task], "final": SCORES[task] + lift} for task in domains}
     bits = {task: {"base": BITS[task], "final": BITS[task] if order is None else 1.0} for task in domains}
     if order is not None:
         for task in domains:
             bits[task]["learnt"] = 1.0
-    return CellResult.model_validate(
-        {
-            "suite": "tiny", "entry": entry, "title": entry, "order": order, "seed": seed, "domains": list(domains),
-            "tasks": {task: {m: {"accuracy": [x], "examples": 10} for m, x in at.items()} for task, at in ends.items()},
-            "bits_per_byte": bits | {"general": {"base": 1.0, "final": 1.0 if order is None else 1.5}},
-            "settings": {}, "seconds": seconds, "tokens": 0 if order is None else 100,
-        }
-    )  # fmt: skip
+    return cell_of(
+        suite="tiny",
+        entry=entry,
+        title=entry,
+        order=order,
+        seed=seed,
+        domains=list(domains),
+        tasks={task: {m: {"accuracy": [x], "examples": 10} for m, x in at.items()} for task, at in ends.items()},
+        bits_per_byte=bits | {"general": {"base": 1.0, "final": 1.0 if order is None else 1.5}},
+        settings={},
+        seconds=seconds,
+        tokens=0 if order is None else 100,
+    )
 
 
-def grid() -> list[CellResult]:
+def grid() -> list[Run]:
     """Orders 1 and 2 of three, two seeds; the base model was asked all three tasks."""
     runs = [(order, seed) for order in (1, 2) for seed in (0, 1)]
     plain = [cell("sequential", order, seed, "ab"[order - 1], 0.04 + 0.02 * seed) for order, seed in runs]
@@ -94,7 +99,7 @@ def test_a_cell_of_an_order_stays_as_it_is() -> None:
     base, first, *_ = grid()
     assert within(first, [base]) is first
     assert within(base, [first]).domains == ["a"]
-    assert within(base, [first]).bits_per_byte.keys() == {"a", "general"}
+    assert within(base, [first]).matrices["bits_per_byte"].columns == ["a", "general"]
     assert base.domains == ["a", "b", "c"]
 
 
@@ -114,21 +119,18 @@ def test_labels_are_the_options_that_every_question_has() -> None:
     assert shares_of_options([Question("?", ("here", "there")), Question("?", ("now", "then"))]) == []
 
 
-def constant(shares: list[float]) -> CellResult:
+def constant(shares: list[float]) -> Run:
     """Of 10 examples of `a`, 6 have the training part's most frequent label."""
-    found = cell("constant", None, None, "ac")
-    for task in "ac":
-        found.tasks[task]["final"] = found.tasks[task]["final"].model_copy(update={"accuracy": [0.6], "shares": shares})
-    return found
+    answers = {"final": {"accuracy": [0.6], "shares": shares}}
+    return like(cell("constant", None, None, "ac"), tasks={"a": answers, "c": answers})
 
 
-def runs(*accuracies: float, macro_f1: float | None = None) -> list[CellResult]:
-    found = [cell("lora", 1, seed, "a") for seed in range(len(accuracies))]
-    for each, accuracy in zip(found, accuracies, strict=True):
-        f1 = [] if macro_f1 is None else [macro_f1]
-        update = {"accuracy": [accuracy], "macro_f1": f1}
-        each.tasks["a"]["final"] = each.tasks["a"]["final"].model_copy(update=update)
-    return found
+def runs(*accuracies: float, macro_f1: float | None = None) -> list[Run]:
+    f1 = [] if macro_f1 is None else [macro_f1]
+    return [
+        like(cell("lora", 1, seed, "a"), tasks={"a": {"final": {"accuracy": [accuracy], "macro_f1": f1}}})
+        for seed, accuracy in enumerate(accuracies)
+    ]
 
 
 def test_the_score_of_any_label_counts() -> None:
@@ -157,8 +159,8 @@ def test_macro_f1_is_compared_where_a_run_has_it() -> None:
 
 def test_a_setting_that_every_row_replaces_is_not_said_to_be_what_was_measured() -> None:
     settings = {"steps": 7, "learning_rate": 3e-4}
-    base, *trained = (each.model_copy(update={"settings": settings}) for each in grid())
-    rated = [each.model_copy(update={"options": {"train.learning_rate": 1e-3}}) for each in trained]
+    base, *trained = (like(each, settings=settings) for each in grid())
+    rated = [like(each, options={"train.learning_rate": 1e-3}) for each in trained]
     said = page(Suite(), "Claims", "", [], [base, *rated])
     assert "- steps: 7" in said
     assert "learning" not in said

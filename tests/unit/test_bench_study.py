@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tiny
+from everlearn.comparison.runs import Run
 from everlearn.config.recipe import parse
-from everlearn.grid.cells import CellResult, ScoreMatrix
 from everlearn.grid.compute import evaluation_share
 from everlearn.grid.page import GridPage
 from everlearn.grid.recipe_template import RecipeTemplate
@@ -20,6 +20,7 @@ from everlearn.report.tables import Table
 from everlearn_bench.suites import Settings, StreamSettings, find_suite
 from everlearn_bench.suites import Suite as BaseSuite
 from everlearn_bench.transfer_study.long_streams import LongStreams
+from grid_cells import cell_of, like, made_of
 
 NAMES = [f"d{number}" for number in range(9)]
 GAINS = [1.0] * 8 + [1.9]
@@ -47,7 +48,7 @@ class Suite(BaseSuite):
         return self.sizes
 
 
-def streamed(**own: object) -> CellResult:
+def streamed(**own: object) -> Run:
     """Nine domains; the second is 0.4 better after the third than right after its own stage."""
     values = np.full((10, 9), 4.0)
     for place, gain in enumerate(GAINS):
@@ -58,18 +59,18 @@ def streamed(**own: object) -> CellResult:
     keys = {
         "suite": "two levels", "entry": "sequential", "title": "Plain", "order": 0, "seed": 0, "domains": NAMES,
         "bits_per_byte": bits, "settings": {},
-        "matrix": ScoreMatrix(rows=["base", *NAMES], columns=NAMES, values=values.tolist()),
+        "matrix": {"rows": ["base", *NAMES], "columns": NAMES, "values": values.tolist()},
     }  # fmt: skip
-    return CellResult.model_validate(keys | own)
+    return cell_of(**keys | own)
 
 
-def alone() -> CellResult:
+def alone() -> Run:
     own = zip(NAMES, ALONE, strict=True)
     bits = {name: {"base": 4.0, "learnt": 4.0 - gain, "final": 4.0 - gain} for name, gain in own}
     return streamed(entry="separate", title="Alone", order=None, bits_per_byte=bits, matrix=None)
 
 
-def tables(suite: BaseSuite, *cells: CellResult) -> dict[str, Table]:
+def tables(suite: BaseSuite, *cells: Run) -> dict[str, Table]:
     return {table.title: table for table in LongStreams(suite, cells).tables()}
 
 
@@ -98,8 +99,9 @@ def test_medians_stand_beside_means_and_the_max_form_beside_forgetting() -> None
 def test_domains_alone_are_beside_streams_of_their_own_base_model() -> None:
     """A model of another size loses something else to begin with."""
     plain = streamed()
-    bits = {name: {at: value + 0.3 for at, value in each.items()} for name, each in plain.bits_per_byte.items()}
-    small = streamed(entry="small", title="Smaller", bits_per_byte=bits)
+    matrix = made_of(plain)["matrix"]
+    matrix["values"] = [[value + 0.3 for value in values] for values in matrix["values"]]
+    small = streamed(entry="small", title="Smaller", bits_per_byte={}, matrix=matrix)
     table = tables(Suite({}), plain, small, alone())["Transfer (bits/byte)"]
     assert row(table, "Plain, order 0")["CPT against DAPT"] == "+0.500 (+0.500)"
     assert row(table, "Smaller, order 0")["CPT against DAPT"] == "–"
@@ -110,9 +112,9 @@ def test_evaluation_is_counted_against_training() -> None:
     # 10 × 9 texts of 32 rows, forward only: 960 passes; 128 × 2000 tokens are 2000 rows.
     plain = streamed(tokens=128 * 2000, settings=settings)
     assert evaluation_share(plain) == pytest.approx(0.48)
-    some = [[None if row < 9 else value for value in values] for row, values in enumerate(plain.matrix.values)]
-    matrix = plain.matrix.model_copy(update={"values": some})
-    assert evaluation_share(plain.model_copy(update={"matrix": matrix})) == pytest.approx(0.048)
+    matrix = made_of(plain)["matrix"]
+    matrix["values"][:9] = [[None] * len(NAMES)] * 9
+    assert evaluation_share(like(plain, matrix=matrix, bits_per_byte={})) == pytest.approx(0.048)
     shown = GridPage(Suite({}), [plain, streamed(seed=1, tokens=128 * 1000, settings=settings), alone()])
     (takes,) = (table for table in shown.tables() if table.title == "What each takes")
     assert takes.header[-1] == "Evaluation, of training"
@@ -129,7 +131,8 @@ def test_evaluation_is_counted_against_training() -> None:
         {"options": {"evaluation.stride": 64}},
         {"tasks": {"d0": {"final": {"accuracy": [0.5]}}}},
         {"tokens": 0},
-        {"matrix": None},
+        {"matrix": None, "bits_per_byte": {}},
+        {"order": None},
     ],
 )
 def test_evaluation_whose_rows_are_not_known_is_left_out(own: dict[str, Any]) -> None:
@@ -174,8 +177,10 @@ def test_gains_stand_by_the_size_of_a_domain() -> None:
         "0.25 to 0.5 MB": ["5", "+0.500 (+0.500)", "+1.000 (+1.000)"],
         "1 to 2 MB": ["2", "+0.950 (+0.950)", "+1.450 (+1.450)"],
     }
-    better = {name: own | {"learnt": 2.0} for name, own in streamed().bits_per_byte.items()}
-    other = streamed(order=1, seed=1, bits_per_byte=better)
+    better = made_of(streamed())["matrix"]
+    for place in range(len(NAMES)):
+        better["values"][place + 1][place] = 2.0
+    other = streamed(order=1, seed=1, bits_per_byte={}, matrix=better)
     cells = dict(tables(suite, streamed(), other)[BY_SIZE].rows)["1 to 2 MB"]
     # Over orders the one has gained (1 + 2) / 2, the other (1.9 + 2) / 2.
     assert [cell.text for cell in cells] == ["2", "+1.725"]

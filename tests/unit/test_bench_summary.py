@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import runpy
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,19 +17,20 @@ from rich.console import Console
 from scipy.stats import ttest_1samp, ttest_ind
 
 import tiny
+from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.quantities import QUANTITIES
-from everlearn.files import write_json
-from everlearn.grid import CellResult, State, summarise
-from everlearn.grid.cells import ScoreMatrix
+from everlearn.grid import State, summarise
+from everlearn.grid.numbers import numbers
 from everlearn.grid.page import GridPage, status_table
-from everlearn.grid.summary import differences, numbers, stream_numbers
+from everlearn.grid.summary import differences
 from everlearn.methods import build
 from everlearn.report.tables import markdown_table
 from everlearn_bench.suites import Published
 from everlearn_bench.suites import Suite as BaseSuite
 from everlearn_bench.suites.six_domains.published import GROUPS, PAPER_NAMES
+from grid_cells import cell_of, like, made_of, write
 
 SETTINGS = {"steps": 2, "model": "tiny 0123", "corpora": {"a": ["1"]}}
 
@@ -48,41 +50,39 @@ def scores(*values: float, f1: float | None = None) -> dict[str, list[float]]:
     return {"accuracy": list(values), "macro_f1": other, "f1": other}
 
 
-def stream(entry: str, order: int = 0, seed: int = 0, *, lift: float = 0.0, title: str | None = None) -> CellResult:
+def stream(entry: str, order: int = 0, seed: int = 0, *, lift: float = 0.0, title: str | None = None) -> Run:
     """Learnt 0.8, 0.6, 0.5 and at the end 0.7, 0.66, 0.5 (+ lift), each the mean of two fine-tunings."""
     tasks = {
         "a": {"base": scores(0.5, 0.5), "learnt": scores(0.7, 0.9), "final": scores(0.6 + lift, 0.8 + lift)},
         "b": {"base": scores(0.4, 0.4), "learnt": scores(0.6, 0.6), "final": scores(0.66 + lift, 0.66 + lift)},
         "c": {"base": scores(0.3, 0.3), "learnt": scores(0.5, 0.5), "final": scores(0.4 + lift, 0.6 + lift)},
     }
-    return CellResult.model_validate(
-        {
-            "suite": "tiny",
-            "entry": entry,
-            "title": title or entry,
-            "order": order,
-            "seed": seed,
-            "domains": list(Suite.orders[order]),
-            "settings": SETTINGS,
-            "tasks": tasks,
-            "bits_per_byte": {
-                "a": {"base": 2.0, "learnt": 1.0, "final": 1.2},
-                "b": {"base": 3.0, "learnt": 2.0, "final": 1.9},
-                "c": {"base": 4.0, "learnt": 3.5, "final": 3.5},
-                "general": {"base": 1.0, "final": 1.5},
-            },
-            "tokens": 1000,
-            "seconds": 10.0 * (1 + lift),
-            "notes": ["Invented text."],
-        }
+    return cell_of(
+        suite="tiny",
+        entry=entry,
+        title=title or entry,
+        order=order,
+        seed=seed,
+        domains=list(Suite.orders[order]),
+        settings=SETTINGS,
+        tasks=tasks,
+        bits_per_byte={
+            "a": {"base": 2.0, "learnt": 1.0, "final": 1.2},
+            "b": {"base": 3.0, "learnt": 2.0, "final": 1.9},
+            "c": {"base": 4.0, "learnt": 3.5, "final": 3.5},
+            "general": {"base": 1.0, "final": 1.5},
+        },
+        tokens=1000,
+        seconds=10.0 * (1 + lift),
+        notes=["Invented text."],
     )
 
 
-def base() -> CellResult:
+def base() -> Run:
     tasks = {name: {"base": scores(x, x), "final": scores(x, x)} for name, x in (("a", 0.5), ("b", 0.4), ("c", 0.3))}
     bits = {name: {"base": x, "final": x} for name, x in (("a", 2.0), ("b", 3.0), ("c", 4.0), ("general", 1.0))}
-    found = stream("none", title="No adaptation").model_dump()
-    return CellResult.model_validate(found | {"order": None, "seed": None, "tasks": tasks, "bits_per_byte": bits})
+    found = made_of(stream("none", title="No adaptation"))
+    return cell_of(**found | {"order": None, "seed": None, "tasks": tasks, "bits_per_byte": bits})
 
 
 def test_numbers_by_hand() -> None:
@@ -109,16 +109,20 @@ def test_arrangements_have_no_forgetting() -> None:
         "f1",
         "accuracy",
         *(f"{m}/{t}" for m in ("f1", "accuracy") for t in "abc"),
+        "macro_f1",
         "bits",
+        "bits_held",
         "bits_drift",
     }
     assert found["accuracy"] == pytest.approx(0.4)
+    assert found["bits_held"] == 0
     assert found["bits_drift"] == 0
 
 
 def test_f1_is_the_one_that_the_task_asks_for() -> None:
-    cell = stream("sequential").model_copy(deep=True)
-    cell.tasks["c"]["final"] = cell.tasks["c"]["final"].model_copy(update={"f1": [0.9, 0.9]})
+    tasks = made_of(stream("sequential"))["tasks"]
+    tasks["c"]["final"]["f1"] = [0.9, 0.9]
+    cell = like(stream("sequential"), tasks=tasks)
     assert numbers(cell)["f1/c"] == pytest.approx(0.9)
     assert numbers(cell)["f1"] == pytest.approx((0.7 + 0.66 + 0.9) / 3)
 
@@ -204,7 +208,7 @@ def test_what_is_not_shown_may_still_be_the_reference() -> None:
     assert "bcl" not in shown.csv()
     alone = GridPage(Suite(), cells, "ewc", ["das"])
     assert alone.lines[0].differences["f1"].estimate.value == pytest.approx(-0.1)
-    without = GridPage(Suite(), [cell for cell in cells if cell.entry != "sequential"], shown=["das", "ewc"])
+    without = GridPage(Suite(), [cell for cell in cells if cell.grid.row != "sequential"], shown=["das", "ewc"])
     assert without.reference.entry == "das"
     with pytest.raises(RunError, match=r"no result of `kd` \(`--methods`\), only of bcl, sequential, das, ewc"):
         GridPage(Suite(), cells, shown=["kd"])
@@ -225,16 +229,16 @@ def test_cheaper_forms_are_compared_over_the_runs_that_both_have(
     ]
     assert "| quarter" not in table(exact[2:], forms)  # no run in common
     monkeypatch.setitem(shortcuts["exact"].__globals__, "HERE", tmp_path)
-    write_json(tmp_path / "results/das-order0-seed0.json", exact[0].model_dump(mode="json"))
+    write(tmp_path / "results", exact[0])
     assert [cell.name for cell in shortcuts["exact"](SETTINGS)] == ["das-order0-seed0"]
     with pytest.raises(RunError, match=r"das-order0-seed0 in '.*' was measured with other settings \(`steps`"):
         shortcuts["exact"](SETTINGS | {"steps": 3})
 
 
-def most_frequent() -> CellResult:
+def most_frequent() -> Run:
     tasks = {name: {"base": scores(x), "final": scores(x)} for name, x in (("a", 0.6), ("b", 0.3), ("c", 0.3))}
     own = {"entry": "constant", "title": "Most frequent label", "bits_per_byte": {}, "tokens": 0, "seconds": 0.0}
-    return CellResult.model_validate(base().model_dump() | own | {"tasks": tasks})
+    return cell_of(**made_of(base()) | own | {"tasks": tasks})
 
 
 def sheet() -> GridPage:
@@ -269,14 +273,14 @@ def test_extra_passes_are_those_that_the_method_declares() -> None:
     found = {}
     for name in ("kd", "derpp", "classic", "das", "ewc"):
         passes = build(name).cost(tiny.model("roberta")).passes_per_step
-        shown = GridPage(Suite(), [stream(name).model_copy(update={"passes_per_step": passes})])
+        shown = GridPage(Suite(), [like(stream(name), passes_per_step=passes)])
         (costs,) = (table for table in shown.tables() if table.title == "What each takes")
         found[name] = costs.rows[0][1][costs.header.index("Extra passes a step") - 1].text
     assert found == {"kd": "1.33", "derpp": "1", "classic": "0.333", "das": "3", "ewc": "0"}
 
 
 def test_a_note_on_intervals_of_single_runs_is_not_repeated_over_runs() -> None:
-    noted = stream("ewc").model_copy(update={"notes": ["Invented text.", ONE_FINE_TUNING]})
+    noted = like(stream("ewc"), notes=["Invented text.", ONE_FINE_TUNING])
     shown = GridPage(Suite(), [noted, stream("das")])
     assert shown.notes[0] == "Invented text."
     assert "intervals are over runs" in shown.notes[1]
@@ -360,14 +364,9 @@ def test_the_stream_of_end_tasks_as_worked_out_by_hand() -> None:
     Just learnt .8, .6, .9. BWT: a .5 − .8, b .7 − .6: −.2 / 2. Max form: a .8 − .5, b .7 − .7: .3 / 2. FWT: b .3 − .1,
     c .4 − .2: .4 / 2. Divided by T = 3 instead: × 2/3.
     """
-    cell = stream("ewc")
-    cell.accuracies = ScoreMatrix(
-        rows=["base", "a", "b", "c"],
-        columns=["a", "b", "c"],
-        values=[[0.2, 0.1, 0.2], [0.8, 0.3, 0.1], [0.6, 0.6, 0.4], [0.5, 0.7, 0.9]],
-    )
-    found = stream_numbers(cell)
-    assert found == pytest.approx(
+    values = [[0.2, 0.1, 0.2], [0.8, 0.3, 0.1], [0.6, 0.6, 0.4], [0.5, 0.7, 0.9]]
+    cell = streamed_tasks(values)
+    assert stream_numbers(cell) == pytest.approx(
         {
             "accuracy_learnt": 2.3 / 3,
             "accuracy_bwt": -0.1,
@@ -378,27 +377,31 @@ def test_the_stream_of_end_tasks_as_worked_out_by_hand() -> None:
             "accuracy_fwt_over_all": 0.4 / 3,
         }
     )
-    assert found.items() <= numbers(cell).items()
     text = GridPage(Suite(), [cell]).markdown()
     assert "### End tasks along the stream (accuracy)" in text
-    cell.accuracies.values[1][1] = None  # not measured before its own stage
+    cell = streamed_tasks([values[0], [0.8, None, 0.1], *values[2:]])  # `b` was not measured before its own stage
     assert set(stream_numbers(cell)) == {
         "accuracy_learnt", "accuracy_bwt", "accuracy_bwt_over_all", "accuracy_forgetting_max",
         "accuracy_forgetting_max_over_all",
     }  # fmt: skip
     assert "along the stream" not in GridPage(Suite(), [cell]).markdown()
-    cell.order = None
-    assert stream_numbers(cell) == {}
+    assert stream_numbers(like(base(), tasks={})) == {}
+
+
+def streamed_tasks(values: list[list[float | None]]) -> Run:
+    """A stream with these accuracies of a, b and c: of the base model, after a, after b and after c."""
+    table = {"rows": ["base", "a", "b", "c"], "columns": ["a", "b", "c"], "values": values}
+    return like(stream("ewc"), tasks={}, accuracies=table)
+
+
+def stream_numbers(cell: Run) -> dict[str, float]:
+    start = ("accuracy_learnt", "accuracy_bwt", "accuracy_forgetting_max", "accuracy_fwt")
+    return {name: value for name, value in numbers(cell).items() if name.startswith(start)}
 
 
 def test_a_stream_of_tasks_that_was_asked_on_the_diagonal_has_what_follows_from_it() -> None:
     """No FWT and no maximum over stages that nobody measured; BWT and micro average all the same."""
-    cell = stream("ewc")
-    cell.accuracies = ScoreMatrix(
-        rows=["base", "a", "b", "c"],
-        columns=["a", "b", "c"],
-        values=[[0.2, 0.1, 0.2], [0.8, None, None], [None, 0.6, None], [0.5, 0.7, 0.9]],
-    )
+    cell = streamed_tasks([[0.2, 0.1, 0.2], [0.8, None, None], [None, 0.6, None], [0.5, 0.7, 0.9]])
     assert stream_numbers(cell) == pytest.approx(
         {"accuracy_learnt": 2.3 / 3, "accuracy_bwt": -0.1, "accuracy_bwt_over_all": -0.2 / 3}
     )
@@ -414,11 +417,28 @@ def test_a_stream_of_tasks_that_was_asked_on_the_diagonal_has_what_follows_from_
     assert "along the stream" not in GridPage(Suite(), [cell]).markdown()
 
 
+def test_a_task_is_forgotten_with_its_domain_whatever_it_is_called() -> None:
+    cell = stream("ewc")
+    raw = json.loads(json.dumps(cell.results).replace('"a"', '"first"'))
+    assert raw["matrices"]["accuracy"]["task_domains"]["first"] == "first"
+    tables = raw["matrices"]
+    for metric in ("accuracy", "f1", "macro_f1"):
+        table = tables[metric]
+        table["columns"] = ["reviews" if column == "first" else column for column in table["columns"]]
+        table["cells"] = [[row, "reviews" if c == "first" else c, *score] for row, c, *score in table["cells"]]
+        table["task_domains"]["reviews"] = table["task_domains"].pop("first")
+    named = numbers(replace(cell, results=raw))
+    assert named["accuracy/reviews"] == numbers(cell)["accuracy/a"]
+    assert named["accuracy_forgetting"] == pytest.approx(numbers(cell)["accuracy_forgetting"])
+
+
 def test_micro_average_counts_examples() -> None:
     cell = stream("ewc")
     assert "accuracy_micro" not in numbers(cell)  # a file of an earlier version
+    tasks = made_of(cell)["tasks"]
     for task, examples in (("a", 10), ("b", 30), ("c", 60)):
-        cell.tasks[task]["final"].examples = examples
+        tasks[task]["final"]["examples"] = examples
+    cell = like(cell, tasks=tasks)
     assert numbers(cell)["accuracy_micro"] == pytest.approx((10 * 0.7 + 30 * 0.66 + 60 * 0.5) / 100)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from everlearn import files
+from everlearn.comparison.pairs import aligned
+from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
-from everlearn.grid.cells import CellResult, PointScores, TaskScores
-from everlearn.grid.pairing import aligned
+from everlearn.grid.numbers import numbers
 from everlearn.grid.rows import resolve
-from everlearn.grid.summary import numbers
 from everlearn_bench.claims.constant_predictions import constant_table
 from everlearn_bench.claims.crossed_effects import crossed_mean, holm, mean_of_these
 from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, tasks_and_runs, verdict
@@ -24,6 +24,7 @@ from everlearn_bench.claims.page import page, question, write_claims
 from everlearn_bench.suites import Suite, find_suite
 from everlearn_bench.suites.claims import Claim, ClaimQuestion
 from everlearn_bench.suites.six_domains.claims import CLAIMS
+from grid_cells import cell_of, like, made_of, write
 
 SIX = find_suite("six-domains")
 
@@ -39,7 +40,7 @@ def cell(
     lost: float = 0.0,
     base: float = 0.5,
     title: str | None = None,
-) -> CellResult:
+) -> Run:
     """Four tasks a, b, c, d with these F1 at the end; each had `lost` more right after its own domain."""
     domains = ORDERS[order or 0]
     tasks, bits = {}, {}
@@ -47,7 +48,7 @@ def cell(
         learnt = final + (lost if task != domains[-1] else 0.0)
         values = {"base": base, "learnt": learnt, "final": final}
         tasks[task] = {
-            moment: TaskScores(accuracy=[value / 2, value / 2], macro_f1=[value], f1=[value - 0.01, value + 0.01])
+            moment: {"accuracy": [value / 2, value / 2], "macro_f1": [value], "f1": [value - 0.01, value + 0.01]}
             for moment, value in values.items()
         }
         bits[task] = {"base": 3.0, "learnt": 2.0 - final, "final": 2.0 - final + lost * (task != domains[-1])}
@@ -55,13 +56,13 @@ def cell(
     if order is None:
         for at in (*tasks.values(), *bits.values()):
             at.pop("learnt", None)
-    return CellResult(
+    return cell_of(
         suite="six-domains", entry=entry, title=title or entry.upper(), order=order, seed=seed, domains=domains,
         tasks=tasks, bits_per_byte=bits, settings={"model": "small", "steps": 7, "corpora": {"a": ["digest"]}},
     )  # fmt: skip
 
 
-def grid(gains: Mapping[int, list[float]]) -> list[CellResult]:
+def grid(gains: Mapping[int, list[float]]) -> list[Run]:
     """DAS and EWC: for each seed the gain of DAS on every task."""
     found = []
     for seed, gain in gains.items():
@@ -278,11 +279,11 @@ def test_the_claims_name_entries_that_there_are(suite: Suite) -> None:
 def test_single_tasks_from_the_base_model_are_compared_task_by_task() -> None:
     """Of the suite `glue`, where an order is one task: what is learnt, and what general text drifts after it."""
     cells = [
-        cell(entry, [0.7, 0.6, 0.5, 0.8], seed=seed, order=order).model_copy(
-            update={
-                "domains": [task],
-                "bits_per_byte": {"general": {"base": 1.0, "final": 1.0 + drift + 0.01 * seed + 0.02 * order}},
-            }
+        like(
+            cell(entry, [0.7, 0.6, 0.5, 0.8], seed=seed, order=order),
+            domains=[task],
+            tasks={},
+            bits_per_byte={"general": {"base": 1.0, "final": 1.0 + drift + 0.01 * seed + 0.02 * order}},
         )
         for entry, drift in (("ewc", 0.1), ("sequential", 0.4))
         for order, task in enumerate("ab")
@@ -313,9 +314,8 @@ def test_an_empty_grid_makes_an_honest_page(tmp_path: Path) -> None:
 def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
     results = tmp_path / "results"
     cells = grid({0: [0.01, 0.02, 0.03, 0.02], 1: [0.02, 0.03, 0.04, 0.03], 2: [0.03, 0.04, 0.05, 0.04]})
-    cells = [each.model_copy(update={"title": "E|W*C <b>"}) if each.entry == "ewc" else each for each in cells]
-    for each in cells:
-        files.write_json(results / f"{each.name}.json", each.model_dump(mode="json"))
+    cells = [like(each, title="E|W*C <b>") if each.grid.row == "ewc" else each for each in cells]
+    write(results, *cells)
     write_claims(SIX, results, tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith("| DAS &gt; E"))
@@ -351,7 +351,9 @@ def test_an_end_task_that_runs_answer_with_one_label_is_named() -> None:
     assert counts == {"a": ["3", "4"], "b": ["3", "4"], "c": ["3", "4"], "d": ["1", "4"]}
     assert "Degenerate: a (in 3 of 4 runs), b (in 3 of 4 runs), c (in 3 of 4 runs)." in table.caption
     # The same macro-F1 with another accuracy is another answer.
-    cells[1].tasks["a"]["final"].accuracy[0] += 0.01
+    tasks = made_of(cells[1])["tasks"]
+    tasks["a"]["final"]["accuracy"] = [0.11, 0.11]
+    cells[1] = like(cells[1], tasks=tasks)
     assert constant_table(cells).rows[0][1][0].text == "2"
     assert constant_table(cells[1:]) is None
 
@@ -410,7 +412,7 @@ def test_first_two_domains_against_the_last_two() -> None:
     turned = ends_table([cell("das", [0.6, 0.7, 0.8, 0.9], lost=0.02, order=1)], "bits", "bits per byte").rows[0][1]
     # Order 1 begins with c, d: (1.22 + 1.12) / 2 at the end; 3 − that over the base; 0.02 more bits since: worse.
     assert [at.text for at in turned] == ["1.1700", "1.3600", "+1.8300", "+1.6400", "−0.0200", "−0.0100"]
-    bare = [each.model_copy(update={"tasks": {}}) for each in cells]
+    bare = [like(each, tasks={}) for each in cells]
     assert [table.title for table in effect_tables(bare, SIX)] == [
         "Effect of the order: bits per byte at the end",
         "Effect of the order: bits per byte forgotten",
@@ -447,8 +449,7 @@ def test_tasks_that_differ_much_can_be_decided_for_these_tasks_alone(tmp_path: P
     asked = ClaimQuestion("migu", "sequential", "accuracy", "above")
     assert ask(cells, asked).verdict == OPEN
     assert ask(cells, asked, mean_of_these).verdict == HOLDS
-    for each in cells:
-        files.write_json(tmp_path / f"{each.name}.json", each.model_dump(mode="json"))
+    write(tmp_path, *cells)
     standard = find_suite("standard-cl")
     write_claims(standard, tmp_path, tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text()
@@ -470,10 +471,10 @@ def test_one_task_is_decided_for_itself_alone() -> None:
     (solved,) = (asked for asked in code.claims.claims[1].questions if asked.number == "pass_at_1")
     kept = {"choice_accuracy_per_byte": {"hellaswag": 0.3, "winogrande": 0.5}}
     cells = [
-        CellResult(
+        cell_of(
             suite="code", entry=entry, title=entry, order=0, seed=seed, domains=["code"], settings={},
             points=[
-                PointScores(tokens=at, learnt={"pass_at_1": {"humaneval": 0.1 + gain + 0.001 * seed}}, kept=kept)
+                {"tokens": at, "learnt": {"pass_at_1": {"humaneval": 0.1 + gain + 0.001 * seed}}, "kept": kept}
                 for at in (0.0, 9.0)
             ],
         )
@@ -482,8 +483,8 @@ def test_one_task_is_decided_for_itself_alone() -> None:
     ]  # fmt: skip
     assert ask(cells, solved).verdict == OPEN
     assert ask(cells, solved, mean_of_these).verdict == HOLDS
-    none = [point.model_copy(update={"learnt": {"pass_at_1": {"humaneval": 0.0}}}) for point in cells[0].points]
-    unsolved = ask([cell.model_copy(update={"points": none}) for cell in cells], solved, mean_of_these)
+    none = [point | {"learnt": {"pass_at_1": {"humaneval": 0.0}}} for point in made_of(cells[0])["points"]]
+    unsolved = ask([like(cell, points=none) for cell in cells], solved, mean_of_these)
     assert (unsolved.verdict, unsolved.p_value, unsolved.runs) == (OPEN, None, ((0, 0), (0, 1), (0, 2)))
     judged, these = (judge(cells, code.claims.claims, sampled) for sampled in (tasks_and_runs, mean_of_these))
     text = page(code, code.claims.title, code.claims.introduction, judged, cells, these)

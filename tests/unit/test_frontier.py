@@ -12,9 +12,9 @@ import pytest
 
 from everlearn.commands.recommendation import METHOD
 from everlearn.commands.yaml_text import method_text
+from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
-from everlearn.files import write_json
-from everlearn.grid.cells import CellResult
+from grid_cells import cell_of, like, made_of, write
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks/frontier"
@@ -46,24 +46,21 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Scripts:
     return Scripts(*(importlib.import_module(name) for name in Scripts._fields))
 
 
-def cell(entry: str, seed: int, kept: float, forgotten: float, drift: float, **more: Any) -> CellResult:
+def cell(entry: str, seed: int, kept: float, forgotten: float, drift: float, **more: Any) -> Run:
     """Plain training learns 1, forgets 0.5 and drifts 0.4 bits per byte."""
     bits = {"base": 3.0, "learnt": 3.0 - kept, "final": 3.0 - kept + 0.5 * forgotten}
-    return CellResult(
+    last = bits | {"final": bits["learnt"]}
+    return cell_of(
         suite="frontier", entry=entry, title=entry, order=0, seed=seed, settings={}, domains=["a", "b"],
         tokens=100, extra_tokens=0, seconds=1.0,
-        bits_per_byte={"a": bits, "b": bits, "general": {"base": 2.0, "final": 2.0 + 0.4 * drift}}, **more,
+        bits_per_byte={"a": bits, "b": last, "general": {"base": 2.0, "final": 2.0 + 0.4 * drift}}, **more,
     )  # fmt: skip
 
 
-def unordered(cell: CellResult) -> CellResult:
+def unordered(cell: Run) -> Run:
     """The same of one model for each domain, averaged."""
-    return cell.model_copy(update={"order": None})
-
-
-def write(folder: Path, cells: list[CellResult]) -> None:
-    for each in cells:
-        write_json(folder / f"{each.name}.json", each.model_dump(mode="json"))
+    bits = made_of(cell)["bits_per_byte"]
+    return like(cell, order=None, bits_per_byte=bits | {"b": bits["a"]})
 
 
 def test_a_list_of_values_is_a_way_each(scripts: Scripts) -> None:
@@ -142,7 +139,7 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
                 cell(name, seed, *shares, old_data=name.startswith("replay"), options={"train.max_steps": 96})
                 for name, shares in ways.items()
             ]
-            write(results / stream, [*made, unordered(cell("merged", seed, 1.0, 0.6, 0.3))])
+            write(results / stream, *[*made, unordered(cell("merged", seed, 1.0, 0.6, 0.3))])
 
     def written() -> dict[str, Any]:
         scripts.pages.write(pages, FOLDER, results, tmp_path / "rows.yaml")
@@ -203,12 +200,12 @@ def test_what_learns_from_old_text_again_is_not_recommended(scripts: Scripts, tm
         cell("sequential", 1, 1.0, 1.0, 1.0),
     ]
     for stream in scripts.rows.STREAMS:
-        write(tmp_path / stream, made)
+        write(tmp_path / stream, *made)
     assert scripts.choice.candidates(tmp_path) == ["replay_generated", "ewc"]
 
 
 def test_a_way_has_one_number_of_steps(scripts: Scripts, tmp_path: Path) -> None:
-    write(tmp_path, [cell(f"ewc-max_steps{steps}", 1, 1.0, 0.5, 0.5) for steps in (96, 97)])
+    write(tmp_path, *[cell(f"ewc-max_steps{steps}", 1, 1.0, 0.5, 0.5) for steps in (96, 97)])
     with pytest.raises(RunError, match="two numbers of steps, ewc-max_steps96 and ewc-max_steps97: remove"):
         scripts.rows.lines_of(tmp_path)
 
@@ -233,7 +230,7 @@ def test_the_page_of_fisher_rows_is_in_the_order_of_rows(
     for rows, left in ((1000, 0.25), (100, 0.5)):
         options = {"strength": 1000.0} | ({} if rows == 1000 else {"samples": rows})  # a cell leaves defaults out
         ways.append(cell(f"ewc-{rows}", 1, 0.9, left, left, options=options))
-    write(tmp_path / "results", ways)
+    write(tmp_path / "results", *ways)
     lines = script.page(tmp_path / "results").splitlines()
     shown = [line for line in lines if line.startswith("| EWC")]
     names = [f"| EWC, strength 1000, {rows} rows" for rows in ("100", "1,000")]
@@ -242,5 +239,5 @@ def test_the_page_of_fisher_rows_is_in_the_order_of_rows(
     assert "25" in shown[3], "a quarter of the forgetting is left"
     assert any(line.startswith("1 seed (1) and 1 strength (1000). Of one seed nothing is known") for line in lines)
     more = [cell("sequential", 2, 1.0, 1.0, 1.0), cell("ewc-7", 2, 0.9, 0.5, 0.5, options={"strength": 7.0})]
-    write(tmp_path / "more", [*ways, *more])
+    write(tmp_path / "more", *ways, *more)
     assert "\n\n2 seeds (1, 2) and 2 strengths (7, 1000).\n\n" in script.page(tmp_path / "more")

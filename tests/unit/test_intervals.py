@@ -4,69 +4,27 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import report_fixture
 from scipy.stats import t as student
 from scipy.stats import ttest_ind, ttest_rel
 
 from everlearn.comparison.comparison import compare_runs
 from everlearn.comparison.intervals import difference, over_runs
-from everlearn.comparison.runs import from_results
-from everlearn.grid import CellResult, summarise
+from everlearn.grid import summarise
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import one_engine  # noqa: E402
+
 Runs = dict[int, float]
 """Seed → what was learnt."""
-
-
-def cell(entry: str, seed: int, learnt: float) -> CellResult:
-    """A cell of a grid that learnt so many bits per byte."""
-    return CellResult.model_validate(
-        {
-            "suite": "tiny",
-            "entry": entry,
-            "title": entry,
-            "order": 0,
-            "seed": seed,
-            "settings": {},
-            "tasks": {},
-            "domains": ["a"],
-            "tokens": 1,
-            "seconds": 1.0,
-            "bits_per_byte": {"a": {"base": learnt, "learnt": 0.0, "final": 0.0}},
-        }
-    )
-
-
-def run(entry: str, seed: int, learnt: float) -> Any:
-    """A run that learnt as much, without an interval of its own."""
-    found = report_fixture.results(entry, entry, 0.1) | {"seed": seed}
-    found["summary"] = {"bits_per_byte": {"learnt": {"mean": learnt} | dict.fromkeys(report_fixture.DOMAINS, learnt)}}
-    return from_results(found, "model: {path: x}\n")
-
-
-def cases() -> list[tuple[Runs, Runs]]:
-    """Two sides of one to nine runs: all in pairs, some of them, one, none; noisy, tiny, shifted and equal numbers."""
-    rng = np.random.default_rng(25)
-    seeds = [
-        *((range(n), range(n)) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9)),
-        *((range(3), range(4)), (range(3), range(1, 4)), (range(5), range(3, 9))),
-        *((range(1), range(3)), (range(3), range(1)), (range(2), range(2, 5)), (range(1), range(1, 3))),
-    ]
-    made = [({s: rng.normal(0.3, 0.02) for s in a}, {s: rng.normal(0.28, 0.02) for s in b}) for a, b in seeds]
-    made.append(({0: 0.10, 1: 0.14}, {0: 0.0, 1: 0.0}))
-    made.append((dict.fromkeys(range(3), 0.1 + 0.2), dict.fromkeys(range(3), 0.3)))
-    made.append(({s: rng.normal(1e-7, 1e-8) for s in range(3)}, {s: rng.normal(0, 1e-8) for s in range(3)}))
-    made.append(({s: 1e3 + s + rng.normal() for s in range(4)}, {s: 1e3 + s for s in range(4)}))
-    return made
-
-
-CASES = cases()
+CASES = one_engine.cases()
 
 
 def test_there_are_twenty_cases() -> None:
@@ -75,21 +33,31 @@ def test_there_are_twenty_cases() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), CASES)
 def test_the_report_and_the_bench_give_one_interval(ours: Runs, theirs: Runs) -> None:
-    cells = [*(cell("sequential", s, v) for s, v in theirs.items()), *(cell("das", s, v) for s, v in ours.items())]
-    plain, das = summarise(cells)
-    runs = [*(run("sequential", s, v) for s, v in theirs.items()), *(run("das", s, v) for s, v in ours.items())]
+    """Of the same files: a grid's cell is a run."""
+    runs = [*one_engine.runs_of("sequential", theirs), *one_engine.runs_of("das", ours)]
+    plain, das = summarise(runs)
     measure = compare_runs(runs).measure("bits_per_byte", "learnt")
     assert measure is not None
     same(das.numbers["bits_learnt"], measure.estimates[1])
     same(plain.numbers["bits_learnt"], measure.estimates[0])
     same(das.differences["bits_learnt"].estimate, measure.difference(1))
-    same(das.differences["bits_learnt"].estimate, measure.column("sympy").difference(1))
+    same(das.differences["bits_learnt"].estimate, measure.column("a").difference(1))
 
 
 def same(one: Any, other: Any) -> None:
     assert (one.interval is None) == (other.interval is None)
     for a, b in zip((one.value, *(one.interval or ())), (other.value, *(other.interval or ())), strict=True):
         assert a == pytest.approx(b, rel=1e-9, abs=1e-12)
+
+
+def test_the_page_of_the_twenty_cases_is_what_its_script_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = one_engine.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr(one_engine, "PAGE", tmp_path / "page.md")
+    one_engine.main()
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == kept
+    assert "20 of the twenty say the same on both pages now." in kept
 
 
 @pytest.mark.parametrize(("ours", "theirs"), CASES)

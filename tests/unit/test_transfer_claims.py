@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from everlearn.comparison.runs import Run
 from everlearn.evaluation.quantities import QUANTITIES
-from everlearn.grid.cells import CellResult, ScoreMatrix
 from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, ask, judge, parts
 from everlearn_bench.claims.page import page, question, write_claims
 from everlearn_bench.suites import find_suite
 from everlearn_bench.suites.claims import ClaimQuestion
 from everlearn_bench.suites.m2d2.claims import study_claims
+from grid_cells import cell_of, made_of
 
 COUNT = 8
 
 
-def streamed(order: int, seed: int, entry: str = "sequential", learnt: float = 1.0, late: float = 0.1) -> CellResult:
+def streamed(order: int, seed: int, entry: str = "sequential", learnt: float = 1.0, late: float = 0.1) -> Run:
     """Domains learnt by `learnt`; each later stage costs 0.02, and `late` more from the fifth checkpoint on."""
     noise = np.random.default_rng([order, seed]).normal(0, 0.005, COUNT)
     names = [f"d{(number + 3 * order) % COUNT}" for number in range(COUNT)]
@@ -32,15 +33,15 @@ def streamed(order: int, seed: int, entry: str = "sequential", learnt: float = 1
         name: {"base": 4.0, "learnt": float(values[place + 1, place]), "final": float(values[-1, place])}
         for place, name in enumerate(names)
     }
-    return CellResult(
+    return cell_of(
         suite="docs", entry=entry, title=entry.upper(), order=order, seed=seed, domains=names, bits_per_byte=bits,
-        matrix=ScoreMatrix(rows=["base", *names], columns=names, values=values.tolist()), settings={"model": "small"},
+        matrix={"rows": ["base", *names], "columns": names, "values": values.tolist()}, settings={"model": "small"},
     )  # fmt: skip
 
 
-def alone(seed: int, learnt: float) -> CellResult:
+def alone(seed: int, learnt: float) -> Run:
     bits = {f"d{number}": {"base": 4.0, "learnt": 4.0 - learnt, "final": 4.0 - learnt} for number in range(COUNT)}
-    return CellResult(
+    return cell_of(
         suite="docs", entry="separate", title="SEPARATE", order=None, seed=seed, domains=list(bits),
         bits_per_byte=bits, settings={"model": "small"},
     )  # fmt: skip
@@ -50,11 +51,12 @@ def test_measures_of_a_cell_by_hand() -> None:
     one = streamed(1, 0)
     for name, key in (("continual", "learnt"), ("lc", "gained"), ("fg", "forgotten")):
         own = parts(one, name)
-        assert own == pytest.approx({d: QUANTITIES[key].at(one.bits_per_byte[d], False) for d in own})
+        bits = made_of(one)["bits_per_byte"]
+        assert own == pytest.approx({d: QUANTITIES[key].at(bits[d], False) for d in own})
         assert len(own) == COUNT - (name == "fg")
     assert parts(one, "fg") == pytest.approx({d: 0.02 * (COUNT - 1 - i) + 0.1 for i, d in enumerate(one.domains[:-1])})
     assert parts(one, "forward") == pytest.approx(dict.fromkeys(one.domains[1:], 0.1))
-    first = np.mean([4 - one.matrix.values[row][0] for row in range(2, COUNT + 1)])
+    first = np.mean([4 - one.matrices["bits_per_byte"].values[row][0] for row in range(2, COUNT + 1)])
     assert parts(one, "backward")[one.domains[0]] == pytest.approx(first)
     # Checkpoints 2 to 5 against 6 to 8, at the gaps that both have.
     found = parts(one, "late")

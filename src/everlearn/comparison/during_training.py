@@ -84,8 +84,6 @@ def axes(waypoint: Waypoint) -> list[Axes]:
     """Return the axes of a figure for each learnt metric, against tasks without a domain; empty if there are none.
 
     The last figure compares text with text, since a small model's answers are near chance throughout.
-
-    The last one is text against text: a small model's answers are near chance, before and after.
     """
     kept = {
         metric: tuple(pairs) for metric, pairs in waypoint.kept.items() if METRICS[metric].unit == "fraction" and pairs
@@ -98,36 +96,52 @@ def axes(waypoint: Waypoint) -> list[Axes]:
     return [*pairs, *([Axes((INSIDE, own), (INSIDE, others))] if own and others else [])]
 
 
+def kept_metric(run: Run) -> str | None:
+    """Return the metric under which a run's tasks without a domain are compared; None if it has no such tasks."""
+    shares = {
+        name: None
+        for name, table in run.matrices.items()
+        if table.unit == "fraction" and None in (table.task_domains or {}).values()
+    }
+    return next((name for name in (*YARDSTICKS, *shares) if name in shares), None)
+
+
 def moments(run: Run) -> list[Waypoint]:
     """Return the waypoints of a run: base model, scores inside the stages (`evaluation.tasks_every`), end.
 
     Each waypoint includes the scores of held-out text at the same step. The list is empty if no end task was scored
     inside a stage.
-
-    Of held-out text each moment has what was scored at the same step; nothing where no task was asked inside a stage.
     """
-    inside = [look for look in looks(run) if look.tasks]
+    inside = inside_stages(run)
     if not inside:
         return []
     matrices = {name: matrix for name, matrix in run.matrices.items() if name in METRICS and name not in _REPEATED}
-    total = sum(float(stage.get("tokens") or 0) for stage in run.cost.get("stages") or [])
-    own = {
-        task for m in run.matrices.values() for task, domain in (m.task_domains or {}).items() if domain in run.domains
-    }
+    total = sum(float(stage.get("tokens") or 0) for stage in run.cost.get("stages") or []) or float(run.tokens)
+    points = [_waypoint(run, 0.0, _row(matrices, 0)), *inside]
+    return points if run.unfinished else [*points, _waypoint(run, total, _row(matrices, -1))]
 
-    def waypoint(tokens: float, scores: Scores) -> Waypoint:
-        sides = [
-            {metric: {name: v for name, v in by_name.items() if (name in own or name in run.domains) is side}
-             for metric, by_name in scores.items()}
-            for side in (True, False)
-        ]  # fmt: skip
-        return Waypoint(tokens, *sides)
 
-    points = [waypoint(0.0, _row(matrices, 0))]
-    points += [
-        waypoint(look.tokens, {**({INSIDE: look.scores} if look.scores else {}), **look.tasks}) for look in inside
+def inside_stages(run: Run) -> list[Waypoint]:
+    """Return the waypoints inside a run's stages: from its log or, of a grid's cell, from its results."""
+    if run.results.get("grid") is not None:
+        return [Waypoint(point.tokens, point.learnt, point.kept) for point in run.grid.points]
+    return [
+        _waypoint(run, look.tokens, {**({INSIDE: look.scores} if look.scores else {}), **look.tasks})
+        for look in looks(run)
+        if look.tasks
     ]
-    return points if run.unfinished else [*points, waypoint(total, _row(matrices, -1))]
+
+
+def _waypoint(run: Run, tokens: float, scores: Scores) -> Waypoint:
+    """Return a waypoint, with what belongs to a domain of the run apart from the rest."""
+    of = [(matrix.task_domains or {}).items() for matrix in run.matrices.values()]
+    own = {*run.domains, *(task for each in of for task, domain in each if domain in run.domains)}
+    sides = [
+        {metric: {name: value for name, value in by_name.items() if (name in own) is side}
+         for metric, by_name in scores.items()}
+        for side in (True, False)
+    ]  # fmt: skip
+    return Waypoint(tokens, *sides)
 
 
 def mean_of(runs: Sequence[Sequence[Waypoint]]) -> list[Waypoint]:

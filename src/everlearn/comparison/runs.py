@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from everlearn.config.public_paths import local_model, paths_of, without_folders
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.results import check_types
+from everlearn.evaluation.results import GridCell, check_types
 from everlearn.evaluation.score_table import ScoreTable
 from everlearn.files import check, listed, read_json, reading
 from everlearn.model.movement import Movement, movements
@@ -94,6 +94,48 @@ class Run:
         """Return metric → score matrix, in the order of the file."""
         tables = self.results.get("matrices") or {}
         return {metric: ScoreTable.lenient(metric, raw) for metric, raw in tables.items() if isinstance(raw, Mapping)}
+
+    @property
+    def tasks(self) -> list[str]:
+        """Return its end tasks."""
+        return list(dict.fromkeys(task for table in self.matrices.values() for task in table.task_domains or ()))
+
+    @cached_property
+    def grid(self) -> GridCell:
+        """Return what the run is in a grid.
+
+        Raises:
+            RunError: it is no cell of a grid.
+        """
+        if self.results.get("grid") is None:
+            raise RunError(f"The run '{self.name}' is no cell of a grid: its results have no `grid`.")
+        return GridCell.model_validate(self.results["grid"])
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens trained on."""
+        return int(self.cost.get("tokens") or 0)
+
+    @property
+    def training_seconds(self) -> float:
+        """Return the seconds of training, with the methods' work between domains and without evaluation."""
+        return float(self.cost.get("training_seconds") or 0.0)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return its notes for the reader."""
+        return [str(note) for note in self.results.get("notes") or []]
+
+    def only(self, domains: Container[str], tasks: Container[str]) -> Run:
+        """Return the run restricted to some of its domains and end tasks; general text stays."""
+        left_out = [name for name in self.domains if name not in domains]
+        results = {**self.results, "domains": [name for name in self.domains if name in domains], "summary": {}}
+        results["matrices"] = {}
+        for metric, raw in self.results["matrices"].items():
+            kept = [c for c in raw["columns"] if (c in tasks if raw.get("task_domains") else c not in left_out)]
+            cells = [cell for cell in raw["cells"] if cell[1] in kept]
+            results["matrices"][metric] = {**raw, "columns": kept, "cells": cells}
+        return replace(self, results=results)
 
     @cached_property
     def _held_out(self) -> Mapping[str, Any]:

@@ -8,20 +8,22 @@ quantity           column c of domain j                          source
 =================  ============================================  ==========================================
 learnt             U[j,c] − U[0,c]              for 1 ≤ j ≤ T    just learnt against the base model
 forgotten          U[j,c] − U[T,c]              for 1 ≤ j < T    DAS, arXiv 2302.03241, forgetting rate
-gained             U[T,c] − U[0,c]              for 1 ≤ j ≤ T    learnt − forgotten: what is left at the end
+gained             U[T,c] − U[0,c]              for 0 ≤ j ≤ T    learnt − forgotten: what is left at the end
 forgotten_max      max(U[j..T,c]) − U[T,c]      for 1 ≤ j < T    RWalk, arXiv 1801.10112, eq. 3, with m ≥ j
 backward_transfer  U[T,c] − U[j,c]              for 1 ≤ j < T    GEM, arXiv 1706.08840, eq. 3
 forward_transfer   U[j−1,c] − U[0,c]            for 2 ≤ j ≤ T+1  GEM, eq. 4, against the base model
 forgetting_rate    as forgotten, the mean only  for 1 ≤ j < T    DAS
 general_drift      U[0,c] − U[T,c]              no domain        general text and tasks without a domain
-average            R[T,c]                       for 1 ≤ j ≤ T    GEM, eq. 2
+average            R[T,c]                       for 0 ≤ j ≤ T    GEM, eq. 2
 share_forgotten …  (R[j,c] − R[T,c]) / |R[j,c]|  for 1 ≤ j < T   Arora et al., ALTA 2019, standardised accuracy only
 =================  ============================================  ==========================================
 
+A domain that was not learnt at a row of its own, as where all domains were learnt together, has j = 0.
+
 Signs are the same for every metric: positive forgetting and drift are losses, positive learning and transfer are gains.
 A mean is taken over all columns in the range of j, and is absent if one of them was not measured. The *max* form is
-never negative, so its interval never goes below 0, even if nothing was forgotten. It takes the best of the measured
-rows, so it says less if few rows were measured (`evaluation.columns: own`).
+never negative, so its interval never goes below 0, even if nothing was forgotten. It is absent if a row from j to T was
+not measured (`evaluation.columns: own`): the maximum over some of the rows would be another number.
 
 The study of LSTM and CNN (Arora et al., ALTA 2019) measures forgetting as a share of what was known, on standardised
 accuracies (:data:`everlearn.evaluation.metrics.STANDARDISED`): f_j, and per later step 1/(T−1) Σ f_j / (T−j). Its code
@@ -65,11 +67,6 @@ class Scores:
         if row not in self.place:
             return np.full(self.array.shape[:-1], np.nan)
         return np.asarray(self.array[..., self.place[row]])
-
-    def best(self, first: int, last: int) -> Floats:
-        """Return the largest score of the measured rows from `first` to `last`, both included."""
-        between = self.array[..., [place for row, place in self.place.items() if first <= row <= last]]
-        return np.asarray(np.where(np.isnan(between), -np.inf, between).max(-1, initial=-np.inf))
 
 
 Formula = Callable[[Scores, int, int], Floats]
@@ -129,6 +126,10 @@ def _seen(j: int | None, last: int) -> bool:
     return j is not None and 1 <= j <= last
 
 
+def _own(j: int | None, last: int) -> bool:
+    return j is not None and 0 <= j <= last
+
+
 def _earlier(j: int | None, last: int) -> bool:
     return j is not None and 1 <= j < last
 
@@ -146,7 +147,7 @@ def _forgotten(u: Scores, j: int, last: int) -> Floats:
 
 
 def _forgotten_max(u: Scores, j: int, last: int) -> Floats:
-    return np.asarray(np.where(np.isnan(u[j]), np.nan, u.best(j, last)) - u[last])
+    return np.asarray(np.max([u[row] for row in range(j, last + 1)], axis=0) - u[last])
 
 
 def _share_forgotten(u: Scores, j: int, last: int) -> Floats:
@@ -233,7 +234,7 @@ for _each in (
         "ended worse",
         "How much better the model is at the domains at the end of the stream than the base model was: what was "
         "learnt, less what was forgotten again. Below zero the stream has made it worse. More is better.",
-        _seen,
+        _own,
         lambda u, j, last: u[last] - u[0],
     ),
     Quantity(
@@ -266,7 +267,7 @@ for _each in (
         "scores higher on end tasks",
         "scores lower on end tasks",
         "The mean score at the end of the stream.",
-        _seen,
+        _own,
         lambda r, j, last: r[last],
         columns=False,
     ),

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -200,6 +201,66 @@ class Share(Part):
     """Number of tokens."""
 
 
+class ScorePoint(Part):
+    """Scores at one moment inside a stage."""
+
+    tokens: Number
+    """Training tokens up to then."""
+    learnt: dict[str, dict[str, Number]]
+    """Metric → held-out set or end task of the stream's domains → score."""
+    kept: dict[str, dict[str, Number]]
+    """The same for general text and for tasks without a domain."""
+
+
+class GridCell(Part):
+    """What a run is in a grid: its row, order and seed, and what the grid's tables say of it beside its scores."""
+
+    suite: str
+    """Name of the suite."""
+    row: str
+    """Method, variant or arrangement."""
+    title: str
+    """Title in tables."""
+    paper: str = ""
+    """URL of the method's paper."""
+    order: int | None
+    """Number of the order; null if it makes no difference."""
+    seed: int | None
+    """Seed of training; null if it makes no difference."""
+    options: dict[str, Any] = {}
+    """Options of the method that differ from its defaults, and keys of the recipe that differ from other rows."""
+    domain_id_at_test: bool = False
+    """Whether the method was told the domain of a text in evaluation."""
+    old_data: bool = False
+    """Whether the method kept text of earlier domains."""
+    parameters: int = 0
+    """Trainable parameters that the method adds for a domain."""
+    passes_per_step: Number = 0.0
+    """Extra forward and backward passes per step, as declared by the method."""
+    extra_tokens: Number | None = None
+    """Tokens of the methods' extra passes, in units of a forward and backward pass, as declared by the methods: in the
+    steps, and outside of them (importance, generated text). Null if unknown."""
+    examples: dict[str, int] = {}
+    """End task → number of its test examples; empty if unknown."""
+    shares: dict[str, list[Number]] = {}
+    """End task → share of each label among its test examples, for the row that always answers one label."""
+    points: list[ScorePoint] = []
+    """Scores inside the stages, if end tasks are scored there (`evaluation.tasks_every`)."""
+    settings: dict[str, Any]
+    """What all cells of the grid share: settings, and digests of model and data."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the file, without its extension."""
+        return cell_name(self.row, self.order, self.seed)
+
+
+def cell_name(row: str, order: int | None, seed: int | None) -> str:
+    """Return a name such as ``das-order0-seed1``; parts that make no difference are left out."""
+    parts = [row, *([f"order{order}"] if order is not None else []), *([f"seed{seed}"] if seed is not None else [])]
+    return "-".join(parts)
+
+
 class RunFacts(Part):
     """The facts of a run."""
 
@@ -245,6 +306,8 @@ class Results(RunFacts):
     """Shares of the sources that were mixed in."""
     notes: list[str] = []
     """Sentences for the reader of the results."""
+    grid: GridCell | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the run is in a grid; absent for other runs."""
 
     @model_validator(mode="before")
     @classmethod
@@ -255,7 +318,11 @@ class Results(RunFacts):
         return raw
 
     def save(self, path: Path) -> None:
-        """Write ``results.json`` atomically, with a line for each score; `path` is the file."""
+        """Write ``results.json`` atomically; `path` is the file."""
+        files.write_text(path, self.text(), sealed=True)
+
+    def text(self) -> str:
+        """Return the content of ``results.json``, with a line for each score."""
         raw = self.model_dump(mode="json")
         scores = {f"scores of {name}": table["cells"] for name, table in raw["matrices"].items()}
         for name, table in raw["matrices"].items():
@@ -264,7 +331,7 @@ class Results(RunFacts):
         for name, cells in scores.items():
             lines = ",\n    ".join(json.dumps(cell, ensure_ascii=False, allow_nan=False) for cell in cells)
             text = text.replace(f'"cells": {json.dumps(name)}', f'"cells": [\n    {lines}]' if cells else '"cells": []')
-        files.write_text(path, text + "\n", sealed=True)
+        return text + "\n"
 
     @classmethod
     def load(cls, path: Path) -> Results:

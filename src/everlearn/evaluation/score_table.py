@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from everlearn.evaluation.estimate import Estimate, number
-from everlearn.evaluation.quantities import Column, summarise
+from everlearn.evaluation.quantities import MEAN, QUANTITIES, Quantity, Scores
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 _UNKNOWN = Estimate()
@@ -43,6 +44,9 @@ class ScoreTable(BaseModel):
     """Names of held-out sets or end tasks."""
     task_domains: dict[str, str | None] | None = None
     """End tasks only: the domain of each task; null for a general task."""
+    learnt_at: dict[str, str | None] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Column of a domain → the row after which that domain has just been learnt, where rows are not called after
+    domains; null if there is no such row."""
     cells: list[Score]
     """Scores, ordered by row and then by column."""
 
@@ -66,6 +70,7 @@ class ScoreTable(BaseModel):
             rows=rows,
             columns=[str(column) for column in raw.get("columns") or []],
             task_domains=dict(raw.get("task_domains") or {}),
+            learnt_at=dict(raw["learnt_at"]) if isinstance(raw.get("learnt_at"), Mapping) else None,
             cells=[(str(row), str(column), *ends) for row, column, *ends in cells if str(row) in known],
         )
 
@@ -108,8 +113,14 @@ class ScoreTable(BaseModel):
         return self.dense("high")
 
     def own_stage(self, column: str) -> int | None:
-        """Return the row after which a column's domain has just been learnt; None for general sets and later stages."""
-        return self._stages.get((self.task_domains or {}).get(column, column))
+        """Return the row after which a column's domain has just been learnt; None for general sets and later stages.
+
+        It is 0 for a domain that was not learnt at a row of its own, as where all were learnt together.
+        """
+        if self.learnt_at is None:
+            return self._stages.get((self.task_domains or {}).get(column, column))
+        row = self.learnt_at.get(column)
+        return (0 if row is None else self.rows.index(row)) if column in self.learnt_at else None
 
     @cached_property
     def _stages(self) -> dict[str | None, int]:
@@ -122,15 +133,35 @@ class ScoreTable(BaseModel):
             return None
         return before - after if self.higher_is_better else after - before
 
+    def each(self, quantity: Quantity) -> dict[str, float]:
+        """Return a quantity of the columns that have it, NaN where it was not measured.
+
+        Without an order of its domains (`learnt_at`) nothing is learnt after a domain, and so nothing is forgotten.
+        """
+        last, values = len(self.rows) - 1, dict[str, float]()
+        for column in self.columns:
+            stage = self.own_stage(column)
+            if quantity.applies(stage, last if self.learnt_at is None or stage is None else stage):
+                values[column] = float(quantity.of(self._measured[column], stage, last, self.higher_is_better))
+        return values
+
+    @cached_property
+    def _measured(self) -> dict[str, Scores]:
+        """Return column → its scores by row."""
+        known: dict[str, dict[int, float]] = {column: {} for column in self.columns}
+        for (row, column), score in self.scores.items():
+            if score.value is not None and column in known:
+                known[column][row] = score.value
+        return {column: Scores(tuple(own), np.array(list(own.values()), float)) for column, own in known.items()}
+
     @cached_property
     def derived(self) -> dict[str, dict[str, Estimate]]:
         """Return every quantity computed from the scores, without intervals, for files that lack one."""
-        measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
-        for (row, name), score in self.scores.items():
-            if score.value is not None and name in measured:
-                measured[name][row] = score.value
-        columns = [
-            Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
-            for name, own in measured.items()
-        ]
-        return summarise(columns, len(self.rows) - 1, self.higher_is_better)
+        found: dict[str, dict[str, Estimate]] = {}
+        for key, quantity in QUANTITIES.items():
+            values = self.each(quantity) if quantity.of_metric is None else {}
+            known = {column: Estimate(value) for column, value in values.items() if math.isfinite(value)}
+            found[key] = known if quantity.columns else {}
+            if quantity.averaged and values and len(known) == len(values):
+                found[key][MEAN] = Estimate(float(np.mean(list(values.values()))))
+        return found

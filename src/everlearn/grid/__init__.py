@@ -3,7 +3,7 @@
 A user's own recipe is a suite too.
 """
 
-from everlearn.grid.cells import CellResult, load_results
+from everlearn.grid.cells import load_results
 from everlearn.grid.equal_compute import equalised
 from everlearn.grid.grid import Grid, GridRun, State
 from everlearn.grid.recipe_template import RecipeTemplate, read_orders, read_seeds
@@ -12,7 +12,6 @@ from everlearn.grid.summary import Line, summarise
 from everlearn.grid.variations import read_ways
 
 __all__ = [
-    "CellResult",
     "Grid",
     "GridRun",
     "Line",

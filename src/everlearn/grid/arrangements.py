@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -17,44 +17,44 @@ import numpy as np
 import torch
 
 from everlearn import files
-from everlearn.comparison.during_training import moments as moments_of
+from everlearn.comparison.during_training import inside_stages
 from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
-from everlearn.evaluation import METRICS, Cell, Results, alone_path, classification_cell, set_path, task_path
+from everlearn.evaluation import Cell, Results, Spent, alone_path, classification_cell, task_path
+from everlearn.evaluation.build import BASE as BASE_ROW
 from everlearn.evaluation.task import TaskConfig, make_task
-from everlearn.grid.cells import (
-    Measured,
-    Moment,
-    PointScores,
-    ScoreMatrix,
-    TaskScores,
-    bits_of,
-    measured_sets,
-    scores_of,
-)
+from everlearn.grid.board import Board
 from everlearn.grid.compute import Effort
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.learner import ContinualLearner
 from everlearn.predictors import Checkpoint
+from everlearn.run.collect_results import Outcome
+from everlearn.run.folder import RunFolder
 from everlearn.tasks.choice import Choice
 from everlearn.tasks.generation import Generation
 from everlearn.tasks.labelled import EndTask, read_end_task
 from everlearn.tasks.prompts import AnswerTask, ChoiceTask, Question
 
-POOL = "pool"
+BASE = "none"
+"""Name of the row of the base model."""
+CONSTANT, ALONE, POOL, MERGED = "constant", "alone", "pool", "merged"
+"""Rows of score tables besides the base model's: the answers of one label, models of single domains, one of all, and
+the mean of the models of single domains."""
+Made = tuple[Results, dict[str, Any]]
+"""The results of a cell, and what the group `grid` of its file says of it beside its place in the grid."""
 _DOCUMENTS = "documents.jsonl"
 
 
-def stream(factory: RunFactory, job: Job, place: Path) -> Measured:
+def stream(factory: RunFactory, job: Job, place: Path) -> Made:
     """Let the methods learn one domain after another."""
     return _streamed(factory.finish(job, factory.recipe(job, place / "run")))
 
 
-def cumulative(factory: RunFactory, job: Job, place: Path) -> Measured:
+def cumulative(factory: RunFactory, job: Job, place: Path) -> Made:
     """Train each domain shuffled with all domains before it, in the steps of the domain alone: A, then A and B."""
     whole = factory.recipe(job, place / "run")
     alone, learnt = ContinualLearner(whole, reporter=factory.reporter), []
@@ -71,59 +71,47 @@ def cumulative(factory: RunFactory, job: Job, place: Path) -> Measured:
     return _streamed(factory.finish(job, whole.changed(domains=[domains[0], *learnt])))
 
 
-def _streamed(learner: ContinualLearner) -> Measured:
-    """Return the measurements of a finished run over a stream."""
-    recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
-    domains, last = [domain.name for domain in recipe.domains], len(recipe.domains)
-    sets = measured_sets(evaluation, last, held_out_names(recipe))
-
-    def moments(domain: str | None) -> dict[Moment, int]:
-        own: dict[Moment, int] = {"learnt": domains.index(domain) + 1} if domain in domains else {}
-        return {"base": 0, **own, "final": last}
-
-    model, methods = learner.some_model(), recipe.methods()
-    costs = [method.cost(model) for method in methods]
-    spent = _spent(learner)
-    return Measured(
-        domains=domains,
-        tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in scored(recipe)},
-        bits_per_byte={name: {m: bits_of(evaluation, row, name) for m, row in moments(name).items()} for name in sets},
-        matrix=ScoreMatrix(
-            rows=["base", *domains],
-            columns=sets,
-            values=[
-                [bits_of(evaluation, row, name) if set_path(evaluation, row, name).is_file() else None for name in sets]
-                for row in range(last + 1)
-            ],
-        ),
-        accuracies=_accuracies(evaluation, domains, [task.name for task in scored(recipe)]),
-        points=[PointScores(**asdict(point)) for point in moments_of(read_run(learner.folder.path))],
-        parameters=sum(cost.parameters for cost in costs),
-        passes_per_step=sum(cost.passes_per_step for cost in costs),
-        **spent | {"extra_tokens": (Effort.of(learner, costs).relative - 1) * spent["tokens"]},
-    )
+def _streamed(learner: ContinualLearner) -> Made:
+    """Return the results of a finished run over a stream, and what its methods add to plain training."""
+    results, last = Results.load(learner.folder.results_file), len(learner.recipe.domains)
+    model = learner.some_model()
+    costs = [method.cost(model) for method in learner.recipe.methods()]
+    inside = inside_stages(read_run(learner.folder.path))
+    return results, {
+        "parameters": sum(cost.parameters for cost in costs),
+        "passes_per_step": sum(cost.passes_per_step for cost in costs),
+        "extra_tokens": (Effort.of(learner, costs).relative - 1) * results.cost.tokens,
+        "examples": _examples(learner.folder, last),
+        "points": [asdict(point) for point in inside],
+    }
 
 
-def constant(factory: RunFactory, job: Job, place: Path) -> Measured:
+def constant(factory: RunFactory, job: Job, place: Path) -> Made:
     """Answer every test example with the same label, without a model."""
     recipe = factory.recipe(job, place / "run")
-    scores = {task.name: _constant(task, recipe) for task in scored(recipe)}
-    return Measured(
-        domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
-    )
+    board, examples, shares = Board([CONSTANT], recipe), {}, {}
+    for task in scored(recipe):
+        cell, found = _constant(task, recipe)
+        board.measured(CONSTANT, cell, task=True)
+        examples[task.name], shares[task.name] = len(cell), found
+    results = _so_far(recipe, RunFolder(place / "run"))
+    return board.results(results), {"examples": examples, "shares": shares}
 
 
-def _constant(task: TaskConfig, recipe: Recipe) -> TaskScores:
-    """Score the most frequent label; for a task without fine-tuning, its domain is the training part."""
+def _constant(task: TaskConfig, recipe: Recipe) -> tuple[Cell, list[float]]:
+    """Return the answers of the most frequent label, and the share of each label.
+
+    For a task without fine-tuning, its domain is the training part.
+    """
     if isinstance(task, EndTask):
-        cell, shares = always_the_most_frequent(task), None
+        cell = always_the_most_frequent(task)
     else:
         asked = cast(Generation | Choice, make_task(task))
         cell = asked.always(_most_frequent(task, recipe))
-        shares = shares_of_options(asked.questions) if isinstance(asked, Choice) else None
-    if shares is None and "truth" in cell:
-        shares = [float(np.mean(cell["truth"] == label)) for label in cell.facts["classes"]]
-    return scores_of(cell).model_copy(update={"shares": shares or []})
+        if isinstance(asked, Choice):
+            return cell, shares_of_options(asked.questions)
+    labels = cell.facts["classes"] if "truth" in cell else []
+    return cell, [float(np.mean(cell["truth"] == label)) for label in labels]
 
 
 def shares_of_options(questions: Sequence[Question]) -> list[float]:
@@ -144,47 +132,29 @@ def always_the_most_frequent(task: EndTask) -> Cell:
     return classification_cell(test.labels, answers, classes, (0,), task.f1, task=task.name)
 
 
-def none(factory: RunFactory, job: Job, place: Path) -> Measured:
-    """Score the base model."""
+def none(factory: RunFactory, job: Job, place: Path) -> Made:
+    """Score the base model, which is what there is at the end as well."""
     base = factory.base(job)
-    recipe, evaluation = base.recipe(), base.path / "evaluation"
-    rows: dict[Moment, int] = {"base": 0, "final": 0}
-    sets = measured_sets(evaluation, 0, held_out_names(recipe))
-    return Measured(
-        domains=[domain.name for domain in recipe.domains],
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in scored(recipe)},
-        bits_per_byte={name: {moment: bits_of(evaluation, 0, name) for moment in rows} for name in sets},
-        notes=list(recipe.run.notes),
-    )
+    recipe = base.recipe()
+    results, board = _so_far(recipe, base), Board([BASE_ROW, BASE], recipe)
+    for row in board.rows:
+        board.take(row, results, 0)
+    return board.results(results), {"examples": _examples(base, 0)}
 
 
-def separate(factory: RunFactory, job: Job, place: Path) -> Measured:
+def separate(factory: RunFactory, job: Job, place: Path) -> Made:
     """Train one model per domain from the base model; scores on general text are means over these models."""
-    rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
     parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
-    found = Measured(domains=list(job.domains), extra_tokens=0)
-    general: dict[str, list[dict[Moment, float]]] = {}
-    for learner in parts:
-        evaluation, domain = learner.folder.path / "evaluation", learner.recipe.domains[0].name
-        for task in scored(learner.recipe):
-            found.tasks[task.name] = _tasks(evaluation, rows, task.name)
-        for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
-            bits = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
-            if name == domain:
-                found.bits_per_byte[name] = bits
-            else:
-                general.setdefault(name, []).append({"base": bits["base"], "final": bits["final"]})
-        spent = _spent(learner)
-        found.tokens += spent["tokens"]
-        found.seconds += spent["seconds"]
-        found.notes = list(dict.fromkeys([*found.notes, *spent["notes"]]))
-    moments: tuple[Moment, ...] = ("base", "final")
-    for name, each in general.items():
-        found.bits_per_byte[name] = {m: sum(bits[m] for bits in each) / len(each) for m in moments}
-    return found
+    board = Board([BASE_ROW, ALONE], factory.recipe(job, place / "all"), learnt=ALONE)
+    examples: dict[str, int] = {}
+    for part in parts:
+        for place_of_row, row in enumerate(board.rows):
+            board.take(row, Results.load(part.folder.results_file), place_of_row)
+        examples |= _examples(part.folder, 1)
+    return _together(board, parts), {"examples": examples, "extra_tokens": 0}
 
 
-def pool(factory: RunFactory, job: Job, place: Path) -> Measured:
+def pool(factory: RunFactory, job: Job, place: Path) -> Made:
     """Train one model on all domains shuffled together, with as many steps as all of them."""
     whole = factory.recipe(job, place / "held-out")
     each = [whole.train_of(domain.name) for domain in whole.domains]
@@ -202,29 +172,20 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Measured:
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
         ),
     )
-    evaluation, base = learner.folder.path / "evaluation", factory.base(job).path / "evaluation"
+    base, board = factory.base(job), Board([BASE_ROW, POOL], whole)
+    board.take(BASE_ROW, _so_far(whole, base), 0)
+    board.take(POOL, Results.load(learner.folder.results_file), 1)
     # The pooled run has no held-out text of single domains, so these are scored as a model of the stream would be.
     over = ContinualLearner(whole, reporter=factory.reporter)
     factory.share_base(job, over.folder)
     scorer = over.scorer()
-    domains = [name for name in scorer.names() if name in job.domains]
-    bits: dict[str, dict[Moment, float]] = {}
-    for name in domains:
+    for name in (name for name in scorer.names() if name in job.domains):
         scorer.score_alone(name, learner.folder.stage(1, POOL))
-        alone = METRICS["bits_per_byte"].score(Cell.load(alone_path(scorer.cells, name)))
-        bits[name] = {"base": bits_of(base, 0, name), "final": alone}
-    rows: dict[Moment, int] = {"base": 0, "final": 1}
-    for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
-        bits[name] = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
-    return Measured(
-        domains=list(job.domains),
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in scored(whole)},
-        bits_per_byte=bits,
-        **_spent(learner),
-    )
+        board.measured(POOL, Cell.load(alone_path(scorer.cells, name)))
+    return _together(board, [learner]), {"examples": _examples(learner.folder, 1), "extra_tokens": 0}
 
 
-def merged(factory: RunFactory, job: Job, place: Path) -> Measured:
+def merged(factory: RunFactory, job: Job, place: Path) -> Made:
     """Average the weights of one model per domain, each trained from the base model; learnt is what these knew."""
     parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
     model = parts[0].model_after(1)
@@ -236,31 +197,42 @@ def merged(factory: RunFactory, job: Job, place: Path) -> Measured:
     whole = factory.recipe(job, place / "held-out")
     over = ContinualLearner(whole, reporter=factory.reporter)
     factory.share_base(job, over.folder)
-    scorer, base = over.scorer(), factory.base(job).path / "evaluation"
+    scorer, base = over.scorer(), factory.base(job)
     how = scorer.conditions(0)
     predictor = Checkpoint(model.to(scorer.device), how.objective)
-    bits = {
-        name: METRICS["bits_per_byte"].score(scorer.held_out(name).measure(predictor, how)) for name in scorer.names()
-    }
-    moments: dict[str, dict[Moment, float]] = {
-        name: {"base": bits_of(base, 0, name), "final": found} for name, found in bits.items()
-    }
-    for part, name in zip(parts, job.domains, strict=True):
-        moments[name]["learnt"] = bits_of(part.folder.path / "evaluation", 1, name)
-    spent = [_spent(part) for part in parts]
-    return Measured(
-        domains=list(job.domains),
-        tasks={
-            task.name: _tasks(base, {"base": 0}, task.name)
-            | {"final": scores_of(make_task(task).measure(predictor, how))}
-            for task in scored(whole)
-        },
-        bits_per_byte=moments,
-        tokens=sum(each["tokens"] for each in spent),
-        seconds=sum(each["seconds"] for each in spent),
-        extra_tokens=0,
-        notes=list(dict.fromkeys(note for each in spent for note in each["notes"])),
+    board = Board([BASE_ROW, ALONE, MERGED], whole, learnt=ALONE)
+    board.take(BASE_ROW, _so_far(whole, base), 0)
+    for part in parts:
+        board.take(ALONE, Results.load(part.folder.results_file), 1, general=False)
+    for text in (scorer.held_out(name) for name in scorer.names()):
+        board.measured(MERGED, text.measure(predictor, how))
+    for task in scored(whole):
+        board.measured(MERGED, make_task(task).measure(predictor, how), task=True)
+    return _together(board, parts), {"examples": _examples(base, 0), "extra_tokens": 0}
+
+
+def _together(board: Board, parts: Sequence[ContinualLearner]) -> Results:
+    """Return the results of an arrangement that trained these runs, with what all of them took."""
+    runs = [Results.load(part.folder.results_file) for part in parts]
+    cost = Spent(
+        seconds=sum(run.cost.seconds for run in runs),
+        training_seconds=sum(run.cost.training_seconds for run in runs),
+        evaluation_seconds=sum(run.cost.evaluation_seconds for run in runs),
+        tokens=sum(run.cost.tokens for run in runs),
     )
+    notes = list(dict.fromkeys(note for run in runs for note in run.notes))
+    return board.results(runs[0]).model_copy(update={"cost": cost, "notes": notes})
+
+
+def _so_far(recipe: Recipe, folder: RunFolder) -> Results:
+    """Return the results of what a folder has measured, whether it has learnt anything or not."""
+    return Outcome(recipe, folder).results(recipe.objective or "", recipe.run.notes)
+
+
+def _examples(folder: RunFolder, row: int) -> dict[str, int]:
+    """Return end task → number of its test examples, of the tasks that were measured in a row."""
+    places = task_path(folder.path / "evaluation", row, "any").parent.glob("*.safetensors")
+    return {place.stem: len(Cell.load(place)) for place in sorted(places)}
 
 
 def _pool_of(factory: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
@@ -335,26 +307,3 @@ def _most_frequent(task: TaskConfig, recipe: Recipe) -> str:
         if domain.name == task.domain:
             found.update(document.target or "" for part in domain.parts for document, _ in read_documents(part))
     return min(found, key=lambda word: (-found[word], word), default="")
-
-
-def _accuracies(evaluation: Path, domains: list[str], tasks: list[str]) -> ScoreMatrix | None:
-    """Return the accuracy of every task after every domain, where measured; None if there are no tasks."""
-
-    def score(row: int, task: str) -> float | None:
-        place = task_path(evaluation, row, task)
-        return float(np.mean(scores_of(Cell.load(place)).accuracy)) if place.is_file() else None
-
-    rows = ["base", *domains]
-    values = [[score(row, task) for task in tasks] for row in range(len(rows))]
-    return ScoreMatrix(rows=rows, columns=tasks, values=values) if tasks else None
-
-
-def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, TaskScores]:
-    places = {moment: task_path(evaluation, row, task) for moment, row in rows.items()}
-    return {moment: scores_of(Cell.load(place)) for moment, place in places.items() if place.is_file()}
-
-
-def _spent(learner: ContinualLearner) -> dict[str, Any]:
-    """Return the cost of plain training, to which a method's own passes are added."""
-    cost = (results := Results.load(learner.folder.results_file)).cost
-    return {"tokens": cost.tokens, "extra_tokens": 0, "seconds": cost.training_seconds, "notes": results.notes}

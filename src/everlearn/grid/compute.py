@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from everlearn.grid.cells import CellResult
+from everlearn.comparison.runs import Run
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
 
@@ -61,7 +61,7 @@ class Effort:
         return math.floor(plain * self.share + ROUNDING)
 
 
-def evaluation_share(cell: CellResult) -> float | None:
+def evaluation_share(run: Run) -> float | None:
     """Return the compute of a stream's score matrix as a share of that of its steps: n b / 3 over t / s.
 
     n texts were scored, each a sample of b rows (`blocks`; a text with fewer rows counts as if it had all of them), and
@@ -69,12 +69,11 @@ def evaluation_share(cell: CellResult) -> float | None:
 
     Returns:
         The share; None if it is unknown: the settings have no `blocks` or `block_size`, the row of the table has its
-        own, or end tasks were scored too.
+        own, end tasks were scored too, or domains were not learnt one after another.
     """
-    rows, tokens = (cell.settings.get(key) for key in ("blocks", "block_size"))
-    own = any(key.startswith(("evaluation.", "data.")) for key in cell.options)
-    asked = cell.tasks or cell.points or cell.accuracies
-    if cell.matrix is None or own or asked or not (rows and tokens and cell.tokens):
+    rows, tokens = (run.grid.settings.get(key) for key in ("blocks", "block_size"))
+    own = any(key.startswith(("evaluation.", "data.")) for key in run.grid.options)
+    table = run.matrices.get("bits_per_byte")
+    if table is None or run.grid.order is None or own or run.tasks or not (rows and tokens and run.tokens):
         return None
-    scored = sum(value is not None for values in cell.matrix.values for value in values)
-    return float(scored * rows / 3 / (cell.tokens / tokens))
+    return float(len(table.scores) * rows / 3 / (run.tokens / tokens))

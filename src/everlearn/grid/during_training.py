@@ -1,49 +1,17 @@
-"""Show the scores of end tasks while the cells of a grid trained: numbers, a table, learning against forgetting."""
+"""Show the scores of end tasks while the cells of a grid trained: a table, learning against forgetting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from everlearn.comparison import formatting as fmt
-from everlearn.comparison.during_training import Axes, Waypoint, axes, change, mean_of
+from everlearn.comparison.during_training import Axes, Waypoint, axes, change, mean_of, moments
+from everlearn.comparison.runs import Run
 from everlearn.evaluation.metrics import METRICS
-from everlearn.grid.cells import CellResult
 from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.during_training import Along
 from everlearn.report.tables import Table, TableCell
-
-KEPT, FORGOTTEN = "kept", "kept_forgotten"
-"""Names of numbers: the score of tasks without a domain at the end, and its loss against the base model."""
-
-
-def waypoints(cell: CellResult) -> list[Waypoint]:
-    """Return the scores along a cell's training; empty if end tasks were not scored inside stages."""
-    return [Waypoint(point.tokens, point.learnt, point.kept) for point in cell.points]
-
-
-def asked(cell: CellResult, number: str) -> dict[str, float]:
-    """Return the values over whose mean a number of end tasks is taken: end task → value.
-
-    Args:
-        cell: a cell of a grid.
-        number: :data:`KEPT` or :data:`FORGOTTEN` for tasks without a domain, or a metric for the others at the end.
-    """
-    along = waypoints(cell)
-    drawn = axes(along[-1]) if along else []
-    if not drawn:
-        return {}
-    kept = drawn[0].kept
-    if number == FORGOTTEN:
-        return change("general_drift", kept, along[0].kept, along[-1].kept)
-    return dict(along[-1].kept[kept[0]] if number == KEPT else along[-1].learnt.get(number, {}))
-
-
-def asked_numbers(cell: CellResult) -> dict[str, float]:
-    """Return the means of these numbers that the cell has."""
-    wanted = (KEPT, FORGOTTEN, *(cell.points[-1].learnt if cell.points else ()))
-    found = {number: asked(cell, number) for number in wanted if number != "bits_per_byte"}
-    return {number: sum(values.values()) / len(values) for number, values in found.items() if values}
 
 
 class AlongTraining:
@@ -54,8 +22,8 @@ class AlongTraining:
         cells: the results of the grid.
     """
 
-    def __init__(self, titles: Mapping[str, str], cells: Sequence[CellResult]) -> None:
-        each = {title: [waypoints(c) for c in cells if c.entry == entry] for entry, title in titles.items()}
+    def __init__(self, titles: Mapping[str, str], cells: Sequence[Run]) -> None:
+        each = {title: [moments(c) for c in cells if c.grid.row == entry] for entry, title in titles.items()}
         self.entries = {title: along for title, runs in each.items() if (along := mean_of(runs))}
         ends = next(iter(self.entries.values()), None)
         self.axes: list[Axes] = axes(ends[-1]) if ends else []

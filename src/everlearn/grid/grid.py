@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from everlearn import files, wording
 from everlearn.errors import EverlearnError, Interrupted, MethodError, RecipeError, RunError
-from everlearn.grid.cells import CellResult, cell_name, load_cell, load_results
+from everlearn.evaluation.results import GridCell, cell_name
+from everlearn.grid.arrangements import Made
+from everlearn.grid.cells import check_settings, load_cell, load_results
 from everlearn.grid.identity import identity
 from everlearn.grid.rows import RowSpec, our_name
 from everlearn.grid.runs import Job, RunFactory
@@ -75,7 +77,7 @@ class Grid(RunFactory):
         orders: numbers of the template's orders.
         seeds: seeds of training.
         settings: settings of all cells.
-        results: folder of the results: one JSON file for each cell, or their archive.
+        results: folder of the results: a `results.json` for each cell, under its name, or their archive.
         runs: folder of the runs, and of records of failures.
         data: folder of the template's data; None if the template finds it itself.
         keep: keep the models of finished cells.
@@ -120,7 +122,7 @@ class Grid(RunFactory):
         self.cells = self._cells(entries, orders, seeds)
         self.identity = identity(settings, template, self.recipe(self.plain(), self.runs))
         for found in load_results(results):
-            found.check(self.identity, results)
+            check_settings(found, self.identity, results)
 
     def _cells(self, entries: Sequence[RowSpec], orders: Sequence[int], seeds: Sequence[int]) -> list[GridRun]:
         found: dict[str, GridRun] = {}
@@ -160,12 +162,12 @@ class Grid(RunFactory):
         found = load_cell(self.results, cell.name)
         if found is None:
             return False
-        found.check(self.identity, self.results)
+        check_settings(found, self.identity, self.results)
         wanted = _options(cell)
-        if found.options != wanted:
+        if found.grid.options != wanted:
             raise RunError(
                 f"{cell.name} in '{self.results}' was measured with other options of '{cell.entry.name}' "
-                f"({found.options} there, {wanted} here). Remove it, set these options again, or use another "
+                f"({found.grid.options} there, {wanted} here). Remove it, set these options again, or use another "
                 "folder (`--results`)."
             )
         return True
@@ -277,7 +279,7 @@ class Grid(RunFactory):
         (place / FAILED).unlink(missing_ok=True)
         self.reporter.cell = cell.name
         try:
-            self._save(cell, cell.entry.make(self, cell, place).model_dump())
+            self._save(cell, cell.entry.make(self, cell, place))
         except Interrupted:
             raise
         except Exception as error:
@@ -290,11 +292,12 @@ class Grid(RunFactory):
                     for stage in run.glob("stage-*"):
                         shutil.rmtree(stage, ignore_errors=True)
 
-    def _save(self, cell: GridRun, measured: dict[str, Any]) -> None:
+    def _save(self, cell: GridRun, made: Made) -> None:
+        results, facts = made
         needs = [build(spec).needs for spec in cell.methods]
-        result = CellResult(
+        own = GridCell(
             suite=self.template.name,
-            entry=cell.entry.name,
+            row=cell.entry.name,
             title=cell.entry.title,
             paper=cell.entry.paper,
             order=cell.order,
@@ -303,9 +306,9 @@ class Grid(RunFactory):
             domain_id_at_test=any(each.domain_id_test for each in needs),
             old_data=cell.entry.old_data or any(each.old_data for each in needs),
             settings=self.identity,
-            **measured,
+            **facts,
         )
-        files.write_json(self.path(cell), result.model_dump(mode="json"))
+        files.write_text(self.path(cell), results.model_copy(update={"grid": own}).text())
 
 
 def _reason(path: Path) -> str:

@@ -14,13 +14,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from everlearn.comparison import formatting as fmt
+from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES
-from everlearn.grid.cells import CellResult
-from everlearn.grid.during_training import FORGOTTEN, KEPT, AlongTraining
+from everlearn.grid.during_training import AlongTraining
 from everlearn.grid.grid import State, completeness
+from everlearn.grid.numbers import FORGOTTEN, KEPT, parts
 from everlearn.grid.parts import GridContents, parts_of
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
 from everlearn.grid.rows import in_order
@@ -92,7 +93,7 @@ class GridPage:
     def __init__(
         self,
         template: GridTemplate,
-        cells: Sequence[CellResult],
+        cells: Sequence[Run],
         reference: str | None = None,
         shown: Sequence[str] = (),
         states: Sequence[State] = (),
@@ -100,18 +101,20 @@ class GridPage:
     ) -> None:
         self.states = states
         self.comparison = compare(runs) if runs else None
-        rows = set(shown or (cell.entry for cell in cells))
-        ordered = sorted(cells, key=lambda cell: cell.entry not in rows)  # the first of them may be the reference
+        rows = set(shown or (cell.grid.row for cell in cells))
+        ordered = sorted(cells, key=lambda cell: cell.grid.row not in rows)  # the first of them may be the reference
         lines = {line.entry: line for line in summarise(ordered, reference)}
         if rows.isdisjoint(lines):
             wanted = " or ".join(f"`{name}`" for name in shown)
             raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
-        self.template, self.cells = template, [cell for cell in cells if cell.entry in rows]
+        self.template, self.cells = template, [cell for cell in cells if cell.grid.row in rows]
         self.reference = lines[reference or plain_or_first(lines)]
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), template)]
         if template.ranked:
             self.lines.sort(key=_rank)
-        self.tasks = list(dict.fromkeys(task for line in self.lines for cell in line.runs for task in cell.tasks))
+        self.tasks = list(
+            dict.fromkeys(t for line in self.lines for cell in line.runs for m in WORDS for t in parts(cell, m))
+        )
         self.metrics = [metric for metric in template.metrics if any(metric in line.numbers for line in self.lines)]
         self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
@@ -138,9 +141,7 @@ class GridPage:
 
     def _task_table(self, metric: Metric) -> Table:
         names = [*(f"{metric}/{task}" for task in self.tasks), metric, f"{metric}_forgetting"]
-        micro = metric == "f1" and any(
-            scores.f1 != scores.macro_f1 for cell in self.cells for at in cell.tasks.values() for scores in at.values()
-        )
+        micro = metric == "f1" and any(parts(cell, "f1") != parts(cell, "macro_f1") for cell in self.cells)
         caption = f"Percent. {self._intervals} Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
         if micro:
             caption += " F1 is macro-F1, or micro-F1 for tasks that ask for it (it equals their accuracy)."
@@ -232,7 +233,7 @@ class GridPage:
                 TableCell(f"{facts.passes_per_step:.3g}"),
                 TableCell(_times(None if plain is None else compute_of(line, plain))),
                 TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
-                TableCell(fmt.whole(facts.tokens)),
+                TableCell(fmt.whole(line.tokens)),
                 *(TableCell(column.shown.get(line.entry, fmt.MISSING)) for column in further),
             ]
 
@@ -292,7 +293,7 @@ class GridPage:
         return {
             "suite": self.template.name,
             "reference": self.reference.entry,
-            "settings": self.cells[0].settings,
+            "settings": self.cells[0].grid.settings,
             "lines": [line.to_json() for line in self.lines],
             "notes": self.notes,
             **({"complete": completeness(self.states), "cells": [vars(s) for s in self.states]} if self.states else {}),
@@ -323,8 +324,10 @@ class GridPage:
             plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
         plates += [plate for part in self.parts for plate in part.plates()]
-        settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
-        orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
+        settings = {k: v for k, v in self.cells[0].grid.settings.items() if k not in ("corpora", "end_task_files")}
+        ordered = {cell.grid.order: cell.domains for cell in self.cells}
+        orders = {order: domains for order, domains in ordered.items() if order is not None}
+        seeds = sorted({seed for cell in self.cells if (seed := cell.grid.seed) is not None})
         learnt = len(self.cells[0].domains)
         return render(
             "grid.html.jinja",
@@ -338,7 +341,7 @@ class GridPage:
                     "; ".join(f"{self.template.order_title(n)}: {' → '.join(orders[n])}" for n in sorted(orders))
                     or "–",
                 ),
-                ("Seeds", ", ".join(map(str, sorted({c.seed for c in self.cells if c.seed is not None}))) or "–"),
+                ("Seeds", ", ".join(map(str, seeds)) or "–"),
                 ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
             ],
             tables=self.tables(),

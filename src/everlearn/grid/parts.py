@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from everlearn.grid.cells import CellResult
+from everlearn.comparison.runs import Run
 from everlearn.grid.summary import Line
 from everlearn.grid.template import GridTemplate
 from everlearn.plugins import Registry
@@ -27,7 +27,7 @@ class GridContents:
     """
 
     template: GridTemplate
-    cells: Sequence[CellResult]
+    cells: Sequence[Run]
     lines: Sequence[Line]
     tasks: Sequence[str]
     asked_along: bool

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everlearn.comparison import formatting as fmt
-from everlearn.grid.cells import CellResult
-from everlearn.grid.pairing import compared
-from everlearn.grid.summary import Line, numbers
+from everlearn.comparison.pairs import compared
+from everlearn.grid.numbers import numbers
+from everlearn.grid.summary import Line
 from everlearn.grid.swept_options import SweptOption
 from everlearn.report.figures.frontiers import Strength
 from everlearn.report.tables import Table, TableCell
@@ -51,7 +51,7 @@ def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
     Returns:
         The shares that the row has and for which plain training's number is above 0.
     """
-    ours, theirs = compared(line.runs, plain.runs, _with_held)
+    ours, theirs = compared(line.runs, plain.runs, numbers)
     found = {}
     for name, whole in WHOLES.items():
         pairs = [
@@ -88,14 +88,8 @@ def share_cell(found: ShareOfPlain | None) -> TableCell:
 
 def compute_of(line: Line, plain: Line) -> float | None:
     """Return the counted compute relative to plain training's; None if it is unknown."""
-    extra, whole = line.facts.extra_tokens, plain.facts.tokens
-    return None if extra is None or not whole else (line.facts.tokens + extra) / whole
-
-
-def _with_held(cell: CellResult) -> dict[str, float]:
-    found = numbers(cell)
-    base = [bits["base"] for name, bits in cell.bits_per_byte.items() if name in cell.domains]
-    return found | ({HELD: statistics.fmean(base) - found["bits"]} if base and "bits" in found else {})
+    extra, whole = line.facts.extra_tokens, plain.tokens
+    return None if extra is None or not whole else (line.tokens + extra) / whole
 
 
 def shares_of(found: Sequence[SweptOption], plain: Line, lost: str) -> list[tuple[str, list[Strength]]]:

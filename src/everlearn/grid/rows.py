@@ -10,9 +10,8 @@ from typing import Any
 
 from everlearn.errors import MethodError, did_you_mean, plain_name
 from everlearn.grid import arrangements
-from everlearn.grid.cells import Measured
+from everlearn.grid.arrangements import BASE, Made
 from everlearn.grid.runs import Job, RunFactory
-from everlearn.grid.summary import BASE
 from everlearn.grid.template import GridTemplate
 from everlearn.methods import build, names
 from everlearn.methods.sequential import PLAIN
@@ -40,7 +39,7 @@ class RowSpec:
     name: str
     title: str
     paper: str
-    make: Callable[[RunFactory, Job, Path], Measured]
+    make: Callable[[RunFactory, Job, Path], Made]
     methods: tuple[dict[str, Any], ...] = ({"name": PLAIN},)
     ordered: bool = True
     seeded: bool = True

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
+from everlearn.comparison.pairs import Rows, Unit, aligned, over_orders, unit_of
+from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import Estimate
-from everlearn.grid.cells import CellResult, Moment
-from everlearn.grid.during_training import asked
-from everlearn.grid.pairing import Rows, Unit, aligned, over_orders
-from everlearn.grid.summary import numbers
+from everlearn.grid.numbers import parts as grid_parts
 from everlearn_bench.claims.crossed_effects import CrossedMean, crossed_mean, holm, mean_of_these
 from everlearn_bench.suites.claims import TRANSFER, Claim, ClaimQuestion, Number
 from everlearn_bench.transfer_study.claim_numbers import transfer
@@ -77,34 +76,14 @@ class Judged:
         return HOLDS if all(finding.verdict == HOLDS for finding in counted) else OPEN
 
 
-def parts(cell: CellResult, number: Number) -> dict[str, float]:
-    """Return the parts whose mean a number of :func:`~everlearn.grid.summary.numbers` is: end task or domain → value.
-
-    Empty where the cell cannot have the number.
-    """
-    earlier = set(cell.domains[:-1]) if cell.order is not None else set()
+def parts(run: Run, number: Number) -> dict[str, float]:
+    """Return the parts whose mean a number is: end task or domain → value; empty where the run cannot have it."""
     if number in TRANSFER:
-        return transfer(cell, number)
-    if number.startswith("bits"):
-        own = {name: bits for name, bits in cell.bits_per_byte.items() if name in cell.domains}
-        if number == "bits":
-            return _between(own, "final", None)
-        if number == "bits_learnt":
-            return _between(own, "base", "learnt")
-        return _between({name: bits for name, bits in own.items() if name in earlier}, "final", "learnt")
+        return transfer(run, number)
     if number == "drift":
-        drift = numbers(cell).get("bits_drift")
-        return {} if drift is None else {cell.domains[-1]: drift}
-    if number in ("kept", "kept_forgotten", "pass_at_1"):
-        return asked(cell, number)
-    metric = number.removesuffix("_forgetting")
-    scores: dict[str, dict[Moment, float]] = {
-        task: {moment: float(np.mean(values)) for moment, at in moments.items() if (values := getattr(at, metric))}
-        for task, moments in cell.tasks.items()
-    }
-    if metric == number:
-        return _between(scores, "final", None)
-    return _between({task: found for task, found in scores.items() if task in earlier}, "learnt", "final")
+        drift = grid_parts(run, "bits_drift")
+        return {run.domains[-1]: float(np.mean(list(drift.values())))} if drift else {}
+    return grid_parts(run, number)
 
 
 def tasks_and_runs(rows: Rows) -> CrossedMean:
@@ -116,7 +95,7 @@ SAMPLED: dict[str, Sampled] = {"tasks in general": tasks_and_runs, "these tasks"
 """What a verdict is about, and how it is found; the first is the one that every page has."""
 
 
-def ask(cells: Sequence[CellResult], question: ClaimQuestion, sampled: Sampled = tasks_and_runs) -> Finding:
+def ask(cells: Sequence[Run], question: ClaimQuestion, sampled: Sampled = tasks_and_runs) -> Finding:
     """Answer a question, without the correction for others."""
     ours, theirs = _rows(cells, question.entry, question.number, question.orders), None
     if question.other is not None:
@@ -165,7 +144,7 @@ def verdict(question: ClaimQuestion, interval: tuple[float, float] | None, runs:
     return HOLDS if yes else FAILS if no else OPEN
 
 
-def judge(cells: Sequence[CellResult], claims: Sequence[Claim], sampled: Sampled = tasks_and_runs) -> list[Judged]:
+def judge(cells: Sequence[Run], claims: Sequence[Claim], sampled: Sampled = tasks_and_runs) -> list[Judged]:
     """Judge claims from whatever cells there are."""
     judged = []
     for claim in claims:
@@ -177,20 +156,11 @@ def judge(cells: Sequence[CellResult], claims: Sequence[Claim], sampled: Sampled
     return judged
 
 
-def _rows(cells: Sequence[CellResult], entry: str, number: Number, orders: tuple[int, ...] | None) -> Rows:
-    chosen = [cell for cell in cells if cell.entry == entry and (orders is None or cell.order in (*orders, None))]
-    rows = {(cell.order, cell.seed): row for cell in chosen if (row := parts(cell, number))}
+def _rows(cells: Sequence[Run], entry: str, number: Number, orders: tuple[int, ...] | None) -> Rows:
+    own = [cell for cell in cells if cell.grid.row == entry]
+    chosen = [cell for cell in own if orders is None or cell.grid.order in (*orders, None)]
+    rows = {unit_of(cell): row for cell in chosen if (row := parts(cell, number))}
     return rows if orders is None else over_orders(rows)
-
-
-def _between(scores: Mapping[str, Mapping[Moment, float]], first: Moment, then: Moment | None) -> dict[str, float]:
-    """Return the value at `first`, less the one at `then`, wherever there is both."""
-    wanted = [moment for moment in (first, then) if moment is not None]
-    return {
-        name: at[first] - (at[then] if then is not None else 0.0)
-        for name, at in scores.items()
-        if all(moment in at for moment in wanted)
-    }
 
 
 def _mean(rows: Rows) -> float:

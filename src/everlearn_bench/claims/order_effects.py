@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from everlearn.comparison import formatting as fmt
-from everlearn.grid.cells import CellResult
+from everlearn.comparison.runs import Run
+from everlearn.evaluation.quantities import QUANTITIES, Quantity
+from everlearn.grid.numbers import BITS, each
 from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import in_order
 from everlearn.grid.template import GridTemplate
@@ -18,7 +21,9 @@ from everlearn_bench.suites.claims import Number
 
 ENDS = 2
 """Domains at either end of the stream."""
-_Column = tuple[str, Callable[[CellResult], float | None]]
+SINCE = replace(QUANTITIES["learnt"], key="since_learnt", formula=lambda u, j, last: u[last] - u[j])
+"""What a domain has gained since its own stage; 0 for the last one."""
+_Column = tuple[str, Callable[[Run], float | None]]
 
 
 @dataclass
@@ -39,16 +44,18 @@ def order_effects(shown: GridContents) -> GridPart | None:
     return OrderEffects(found) if found else None
 
 
-def effect_tables(cells: Sequence[CellResult], template: GridTemplate) -> list[Table]:
+def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
     """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order.
 
     One domain has no order, and of fewer than four the first two and the last two overlap.
     """
-    entries = in_order({cell.entry for cell in cells}, template)
-    ordered = sorted((cell for cell in cells if cell.order is not None), key=lambda cell: entries.index(cell.entry))
+    entries = in_order({cell.grid.row for cell in cells}, template)
+    ordered = sorted(
+        (cell for cell in cells if cell.grid.order is not None), key=lambda cell: entries.index(cell.grid.row)
+    )
     if all(len(cell.domains) < 2 for cell in ordered):
         return []
-    if any(cell.tasks for cell in ordered):
+    if any(parts(cell, metric) for cell in ordered for metric in template.metrics):
         lead = next(
             (each for each in template.metrics if any(parts(cell, each) for cell in ordered)), template.metrics[0]
         )
@@ -64,7 +71,7 @@ def effect_tables(cells: Sequence[CellResult], template: GridTemplate) -> list[T
     return [*found, ends_table(ordered, shown[0][0], unit)]
 
 
-def order_table(cells: Sequence[CellResult], number: Number, title: str) -> Table:
+def order_table(cells: Sequence[Run], number: Number, title: str) -> Table:
     """Entry × order: the mean over seeds, and how far it spreads over orders and over seeds.
 
     Args:
@@ -72,15 +79,15 @@ def order_table(cells: Sequence[CellResult], number: Number, title: str) -> Tabl
         number: which.
         title: how it is called.
     """
-    orders = sorted({cell.order for cell in cells if cell.order is not None})
+    orders = sorted({order for cell in cells if (order := cell.grid.order) is not None})
     scale, places = _scale(number)
     rows = []
     for name, own in _entries(cells):
         by_order: dict[int, list[float]] = {}
         for cell in own:
             values = list(parts(cell, number).values())
-            if values and cell.order is not None:
-                by_order.setdefault(cell.order, []).append(scale * float(np.mean(values)))
+            if values and cell.grid.order is not None:
+                by_order.setdefault(cell.grid.order, []).append(scale * float(np.mean(values)))
         means = {order: float(np.mean(values)) for order, values in by_order.items()}
         within = [float(np.var(values, ddof=1)) for values in by_order.values() if len(values) > 1]
         between = float(np.std(list(means.values()), ddof=1)) if len(means) > 1 else None
@@ -98,7 +105,7 @@ def order_table(cells: Sequence[CellResult], number: Number, title: str) -> Tabl
     return Table(f"Effect of the order: {title}", header, tuple(rows), caption)
 
 
-def ends_table(cells: Sequence[CellResult], number: Number, unit: str) -> Table:
+def ends_table(cells: Sequence[Run], number: Number, unit: str) -> Table:
     """Compare the first two domains with the last two: end score, gain over the base model, change since learnt.
 
     Args:
@@ -107,30 +114,25 @@ def ends_table(cells: Sequence[CellResult], number: Number, unit: str) -> Table:
         unit: of the numbers, as the title says it.
     """
     scale, places = _scale(number)
-    # Bits are good when low: gain and change are turned so that above 0 is good for either.
-    sign = -1.0 if number == "bits" else 1.0
 
-    def at(cell: CellResult, names: Sequence[str], later: str, earlier: str | None) -> float | None:
-        found = []
-        for name in names:
-            moments = _moments(cell, name, number)
-            if later in moments and (earlier is None or earlier in moments):
-                found.append(moments[later] if earlier is None else sign * (moments[later] - moments[earlier]))
+    def at(cell: Run, names: Sequence[str], quantity: Quantity) -> float | None:
+        values = _values(cell, number, quantity)
+        found = [values[name] for name in names if name in values]
         return scale * float(np.mean(found)) if found else None
 
-    def first(cell: CellResult) -> list[str]:
+    def first(cell: Run) -> list[str]:
         return cell.domains[:ENDS]
 
-    def last(cell: CellResult) -> list[str]:
+    def last(cell: Run) -> list[str]:
         return cell.domains[-ENDS:]
 
     columns: list[_Column] = [
-        ("at the end, first two", lambda cell: at(cell, first(cell), "final", None)),
-        ("at the end, last two", lambda cell: at(cell, last(cell), "final", None)),
-        ("over the base, first two ↑", lambda cell: at(cell, first(cell), "final", "base")),
-        ("over the base, last two ↑", lambda cell: at(cell, last(cell), "final", "base")),
-        ("since learnt, first two ↑", lambda cell: at(cell, first(cell), "final", "learnt")),
-        ("since learnt, last two ↑", lambda cell: at(cell, last(cell), "final", "learnt")),
+        ("at the end, first two", lambda cell: at(cell, first(cell), QUANTITIES["average"])),
+        ("at the end, last two", lambda cell: at(cell, last(cell), QUANTITIES["average"])),
+        ("over the base, first two ↑", lambda cell: at(cell, first(cell), QUANTITIES["gained"])),
+        ("over the base, last two ↑", lambda cell: at(cell, last(cell), QUANTITIES["gained"])),
+        ("since learnt, first two ↑", lambda cell: at(cell, first(cell), SINCE)),
+        ("since learnt, last two ↑", lambda cell: at(cell, last(cell), SINCE)),
     ]
     rows = []
     for name, own in _entries(cells):
@@ -151,18 +153,17 @@ def ends_table(cells: Sequence[CellResult], number: Number, unit: str) -> Table:
     )
 
 
-def _moments(cell: CellResult, name: str, number: Number) -> dict[str, float]:
-    if number == "bits":
-        return {str(moment): value for moment, value in cell.bits_per_byte.get(name, {}).items()}
-    found = {str(moment): getattr(at, number) for moment, at in cell.tasks.get(name, {}).items()}
-    return {moment: float(np.mean(values)) for moment, values in found.items() if values}
+def _values(run: Run, number: Number, quantity: Quantity) -> dict[str, float]:
+    """Return a quantity of the columns for which it was measured."""
+    values = each(run, BITS if number == "bits" else number, quantity)
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
-def _entries(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
-    entries: dict[str, list[CellResult]] = {}
+def _entries(cells: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    entries: dict[str, list[Run]] = {}
     for cell in cells:
-        entries.setdefault(cell.entry, []).append(cell)
-    return [(entries[name][0].title, entries[name]) for name in entries]
+        entries.setdefault(cell.grid.row, []).append(cell)
+    return [(entries[name][0].grid.title, entries[name]) for name in entries]
 
 
 def _scale(number: Number) -> tuple[float, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from everlearn import files
 from everlearn.comparison import formatting as fmt
+from everlearn.comparison.runs import Run
 from everlearn.errors import RecipeError
-from everlearn.grid.cells import CellResult, load_results
+from everlearn.grid.cells import load_results
 from everlearn.grid.rows import entry_of
 from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
 from everlearn.wording import count
@@ -68,7 +69,7 @@ def page(
     title: str,
     introduction: str,
     judged: Sequence[Judged],
-    cells: Sequence[CellResult],
+    cells: Sequence[Run],
     these: Sequence[Judged] = (),
 ) -> str:
     """Return the page.
@@ -181,19 +182,19 @@ def _p(value: float | None) -> str:
     return fmt.MISSING if value is None else "&lt; 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _measured(cells: Sequence[CellResult]) -> str:
+def _measured(cells: Sequence[Run]) -> str:
     """Return what the verdicts rest on."""
     if not cells:
         return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
-    settings = {key: value for key, value in cells[0].settings.items() if key not in _HIDDEN}
+    settings = {key: value for key, value in cells[0].grid.settings.items() if key not in _HIDDEN}
     trained = [cell for cell in cells if cell.tokens]
     shared = [(key, value) for key, value in fmt.flatten(settings) if not _every_row_has_its_own(key, trained)]
-    told = dict.fromkeys(cell.title for cell in cells if cell.domain_id_at_test)
-    kept = dict.fromkeys(cell.title for cell in cells if cell.old_data)
+    told = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.domain_id_at_test)
+    kept = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.old_data)
     facts = [
-        ("Runs", f"{len(cells)}, of {count(len({cell.entry for cell in cells}), 'entry')}"),
-        ("Orders", ", ".join(map(str, sorted({c.order for c in cells if c.order is not None}))) or "none"),
-        ("Seeds of training", ", ".join(map(str, sorted({c.seed for c in cells if c.seed is not None}))) or "none"),
+        ("Runs", f"{len(cells)}, of {count(len({cell.grid.row for cell in cells}), 'entry')}"),
+        ("Orders", _numbers(cell.grid.order for cell in cells)),
+        ("Seeds of training", _numbers(cell.grid.seed for cell in cells)),
         ("Told at test where a text comes from", ", ".join(told) or "none"),
         ("Keep text of earlier domains", ", ".join(kept) or "none"),
         *shared,
@@ -201,13 +202,18 @@ def _measured(cells: Sequence[CellResult]) -> str:
     return "**Measured**\n\n" + "\n".join(f"- {escape_markdown(f'{name}: {value}')}" for name, value in facts)
 
 
-def _every_row_has_its_own(key: str, trained: Sequence[CellResult]) -> bool:
+def _numbers(of: Iterable[int | None]) -> str:
+    """Return the different numbers in words."""
+    return ", ".join(map(str, sorted({each for each in of if each is not None}))) or "none"
+
+
+def _every_row_has_its_own(key: str, trained: Sequence[Run]) -> bool:
     """Whether nothing was trained with a setting, such as the learning rate: every row replaces it by its own."""
-    return bool(trained) and all(f"train.{key}" in cell.options for cell in trained)
+    return bool(trained) and all(f"train.{key}" in cell.grid.options for cell in trained)
 
 
-def _titles(judged: Sequence[Judged], cells: Sequence[CellResult], suite: Suite) -> dict[str, str]:
+def _titles(judged: Sequence[Judged], cells: Sequence[Run], suite: Suite) -> dict[str, str]:
     questions = [finding.question for each in judged for finding in each.findings]
     names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
-    known = {cell.entry: cell.title for cell in cells}
+    known = {cell.grid.row: cell.grid.title for cell in cells}
     return {name: known[name] if name in known else entry_of(name, suite).title for name in sorted(names)}

@@ -115,7 +115,7 @@ def command(
         check_place("--claims", claims)
     states = []
     if only_show and data is not None and str(data) != FETCH and (there := load_results(place)):
-        chosen = chosen.on(as_measured(shared, there[0].settings), data)
+        chosen = chosen.on(as_measured(shared, there[0].grid.settings), data)
     if not only_show:
         chosen = chosen.on(shared, data)
         grid = Grid(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from everlearn.comparison import formatting as fmt
 from everlearn.evaluation.estimate import Estimate
-from everlearn.grid.during_training import FORGOTTEN, KEPT
+from everlearn.grid.numbers import FORGOTTEN, KEPT
 from everlearn.grid.page import number_cell
 from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import entry_of, in_order

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
-from everlearn.evaluation.quantities import QUANTITIES
-from everlearn.grid.cells import CellResult, Moment
+from everlearn.comparison.runs import Run
+from everlearn.grid.numbers import BITS, parts
 from everlearn_bench.suites.claims import Number
 from everlearn_bench.transfer_study.measures import StreamLosses
 from everlearn_bench.transfer_study.saturation import saturation
 
-_MOMENTS = {"continual": "learnt", "lc": "gained", "fg": "forgotten"}
-"""What follows from three moments, which every entry has: number → quantity."""
+_NUMBERS = {"continual": "bits_learnt", "lc": "bits_held", "fg": "bits_forgotten"}
+"""What every entry has: number → number of the grid."""
 LATE = "late"
 
 
-def transfer(cell: CellResult, number: Number) -> dict[str, float]:
-    """Return the parts whose mean a number of the study is; empty if the cell cannot have it.
+def transfer(run: Run, number: Number) -> dict[str, float]:
+    """Return the parts whose mean a number of the study is; empty if the run cannot have it.
 
     =============  ============================================================================================
     ``continual``  domain → base model − right after its own stage; of domains learnt alone this is DAPT
@@ -30,9 +28,9 @@ def transfer(cell: CellResult, number: Number) -> dict[str, float]:
     ``late``       gap n − i → what checkpoints of the second half have forgotten, less those of the first
     =============  ============================================================================================
     """
-    if number in _MOMENTS:
-        return _between(cell, _MOMENTS[number])
-    stream = stream_of(cell)
+    if number in _NUMBERS:
+        return parts(run, _NUMBERS[number])
+    stream = stream_of(run)
     if stream is None:
         return {}
     if number != LATE:
@@ -44,53 +42,35 @@ def transfer(cell: CellResult, number: Number) -> dict[str, float]:
     return {f"gap {gap}": late.gaps[gap] - early.gaps[gap] for gap in sorted(early.gaps.keys() & late.gaps.keys())}
 
 
-def stream_of(
-    cell: CellResult, alone: CellResult | None = None, groups: Mapping[str, str] | None = None
-) -> StreamLosses | None:
+def stream_of(run: Run, alone: Run | None = None, groups: Mapping[str, str] | None = None) -> StreamLosses | None:
     """Bits per byte of the domains after each; None where nothing was learnt in an order.
 
     Args:
-        cell: of the stream.
+        run: of the stream.
         alone: of the same domains, each learnt alone; left out where it began with another base model.
         groups: domain → its super-domain.
     """
-    if cell.matrix is None or cell.order is None:
+    table = run.matrices.get(BITS)
+    if table is None or run.grid.order is None:
         return None
-    scores = {
-        (row, column): value
-        for row, values in enumerate(cell.matrix.values)
-        for column, value in zip(cell.matrix.columns, values, strict=True)
-        if value is not None
-    }
-    own = {} if alone is None or not _same_base(cell, alone) else _at(alone, "learnt")
-    return StreamLosses.of(cell.matrix.rows, cell.matrix.columns, scores, own, groups)
+    scores = {place: score.value for place, score in table.scores.items() if score.value is not None}
+    own = {} if alone is None or not _same_base(run, alone) else _at(alone, 1)
+    return StreamLosses.of(table.rows, table.columns, scores, own, groups)
 
 
-def learnt_alone(cell: CellResult, groups: Mapping[str, str] | None = None) -> StreamLosses:
+def learnt_alone(run: Run, groups: Mapping[str, str] | None = None) -> StreamLosses:
     """Bits per byte of the base model and of one model for each domain: there is DAPT, and nothing of a stream."""
-    scores = {(0, name): value for name, value in _at(cell, "base").items()}
-    return StreamLosses.of(["base", *cell.domains], cell.domains, scores, _at(cell, "learnt"), groups)
+    scores = {(0, name): value for name, value in _at(run, 0).items()}
+    return StreamLosses.of(["base", *run.domains], run.domains, scores, _at(run, 1), groups)
 
 
-def _same_base(cell: CellResult, other: CellResult) -> bool:
+def _same_base(run: Run, other: Run) -> bool:
     """Whether both began with one model: its scores are the same, but for what another machine rounds otherwise."""
-    ours, theirs = _at(cell, "base"), _at(other, "base")
+    ours, theirs = _at(run, 0), _at(other, 0)
     return all(math.isclose(ours[name], theirs[name], rel_tol=1e-3) for name in ours.keys() & theirs.keys())
 
 
-def _at(cell: CellResult, moment: Moment) -> dict[str, float]:
-    """Domain → bits per byte at a moment."""
-    known = {name: cell.bits_per_byte.get(name, {}) for name in cell.domains}
-    return {name: moments[moment] for name, moments in known.items() if moment in moments}
-
-
-def _between(cell: CellResult, quantity: str) -> dict[str, float]:
-    """Return a quantity of every domain that has all of its moments."""
-    earlier = cell.domains[:-1] if cell.order is not None else []
-    found = dict[str, float]()
-    for name in earlier if quantity == "forgotten" else cell.domains:
-        moments: dict[Moment, float] = cell.bits_per_byte.get(name, {})
-        value = QUANTITIES[quantity].at(moments, higher_is_better=False)
-        if not np.isnan(value):
-            found[name] = value
-    return found
+def _at(run: Run, row: int) -> dict[str, float]:
+    """Domain → bits per byte in a row: 0 is the base model and, of domains learnt alone, 1 that of the domain."""
+    table = run.matrices[BITS]
+    return {name: value for name in run.domains if (value := table.cell(row, name).value) is not None}

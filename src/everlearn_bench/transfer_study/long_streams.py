@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from everlearn.comparison import formatting as fmt
-from everlearn.grid.cells import CellResult
+from everlearn.comparison.runs import Run
 from everlearn.grid.compute import evaluation_share
 from everlearn.grid.parts import FactColumn, GridContents, GridPart, grid_part
 from everlearn.grid.template import GridTemplate
@@ -44,16 +44,18 @@ class LongStreams(GridPart):
         cells: of one grid; the short ones, and those of no order, are left out.
     """
 
-    def __init__(self, template: GridTemplate, cells: Sequence[CellResult]) -> None:
+    def __init__(self, template: GridTemplate, cells: Sequence[Run]) -> None:
         self._template, self._super_domains = template, dict(template.super_domains)
-        self._alone = {cell.seed: cell for cell in cells if cell.entry == ALONE}
-        self._groups: dict[str, list[CellResult]] = {}
-        self._entries: dict[str, list[CellResult]] = {}
+        self._alone = {cell.grid.seed: cell for cell in cells if cell.grid.row == ALONE}
+        self._groups: dict[str, list[Run]] = {}
+        self._entries: dict[str, list[Run]] = {}
         for cell in cells:
-            if cell.order is None or not long_enough(len(cell.domains)) or stream_of(cell) is None:
+            if cell.grid.order is None or not long_enough(len(cell.domains)) or stream_of(cell) is None:
                 continue
-            self._groups.setdefault(f"{cell.title}, order {template.order_title(cell.order)}", []).append(cell)
-            self._entries.setdefault(cell.title, []).append(cell)
+            self._groups.setdefault(f"{cell.grid.title}, order {template.order_title(cell.grid.order)}", []).append(
+                cell
+            )
+            self._entries.setdefault(cell.grid.title, []).append(cell)
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -77,7 +79,7 @@ class LongStreams(GridPart):
         shares: dict[str, list[float]] = {}
         for cell in (cell for cells in self._groups.values() for cell in cells):
             if (share := evaluation_share(cell)) is not None:
-                shares.setdefault(cell.entry, []).append(share)
+                shares.setdefault(cell.grid.row, []).append(share)
         return {entry: float(np.mean(own)) for entry, own in shares.items()}
 
     def plates(self) -> Iterator[Plate]:
@@ -93,12 +95,12 @@ class LongStreams(GridPart):
             label: [
                 spreads(stream)
                 for cell in cells
-                if (stream := stream_of(cell, self._alone.get(cell.seed), self._groups_of(cell))) is not None
+                if (stream := stream_of(cell, self._alone.get(cell.grid.seed), self._groups_of(cell))) is not None
             ]
             for label, cells in self._groups.items()
         }
         if self._alone:
-            title = next(iter(self._alone.values())).title
+            title = next(iter(self._alone.values())).grid.title
             own = [spreads(learnt_alone(cell, self._groups_of(cell))) for cell in self._alone.values()]
             found[f"{title} (DAPT)"] = own
         return found
@@ -106,10 +108,10 @@ class LongStreams(GridPart):
     def _gains(self) -> dict[str, list[dict[str, float]]]:
         """Return models of single domains, and each entry with all its orders → what domains gained in each run."""
         entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
-        alone = {f"{cell.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
+        alone = {f"{cell.grid.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
         return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
 
-    def _groups_of(self, cell: CellResult) -> dict[str, str]:
+    def _groups_of(self, cell: Run) -> dict[str, str]:
         """Super-domains of a cell's domains; none where one of them is not known: means would be of a part."""
         known = self._super_domains
         return {name: known[name] for name in cell.domains} if known.keys() >= set(cell.domains) else {}
@@ -119,7 +121,7 @@ class LongStreams(GridPart):
         """Entry and order, seeds together, then each entry with several orders together, to what they say."""
         together = dict(self._groups)
         for title, cells in self._entries.items():
-            orders = {cell.order for cell in cells}
+            orders = {cell.grid.order for cell in cells}
             if len(orders) > 1 and len({frozenset(cell.domains) for cell in cells}) == 1:
                 together[f"All {count(len(orders), 'order')} of {title}"] = cells
         streams = {
@@ -132,9 +134,9 @@ class LongStreams(GridPart):
         return saturation_rows(self._saturations, UNIT)
 
 
-def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
+def _scores(label: str, cells: Sequence[Run]) -> Heat:
     """Bits per byte of each text after each domain, means over seeds, coloured by the change since the base model."""
-    found = [cell.matrix for cell in cells if cell.matrix is not None]
+    found = [cell.matrices["bits_per_byte"] for cell in cells]
     rows, columns = found[0].rows, found[0].columns
     same = [np.array(each.values, float) for each in found if (each.rows, each.columns) == (rows, columns)]
     values = np.mean(same, axis=0)
@@ -151,5 +153,5 @@ def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
         for i, row in enumerate(rows)
     ]
     of = f"{UNIT} of each text after each domain"
-    seeds = f"mean of {count(len(same), 'seed')}" if len(same) > 1 else f"seed {cells[0].seed}"
+    seeds = f"mean of {count(len(same), 'seed')}" if len(same) > 1 else f"seed {cells[0].grid.seed}"
     return Heat(f"{label}: {of}, {seeds}", "after", columns, list(zip(rows, shades, strict=True)))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from everlearn.grid.cells import CellResult
+from everlearn.comparison.runs import Run
 
 Unit = tuple[int | None, int | None]
-"""Order and seed of a cell; None if it makes no difference."""
+"""Order and seed of a run; None if it makes no difference."""
 Rows = dict[Unit, dict[str, float]]
 """Order and seed → name (an end task, a domain, a column of the table) → number."""
 
@@ -42,59 +42,56 @@ def aligned(ours: Rows, theirs: Rows, single: bool = False) -> tuple[Rows, Rows]
 
 
 def compared(
-    ours: Sequence[CellResult],
-    theirs: Sequence[CellResult],
-    of: Callable[[CellResult], dict[str, float]],
+    ours: Sequence[Run],
+    theirs: Sequence[Run],
+    of: Callable[[Run], dict[str, float]],
     single: bool = False,
 ) -> tuple[Rows, Rows]:
     """Return two rows' numbers as :func:`aligned` does, each pair over the same domains and end tasks.
 
     Args:
-        ours: cells of a row.
-        theirs: cells of the other row.
-        of: returns the numbers of a cell, means over its domains or end tasks.
+        ours: runs of a row.
+        theirs: runs of the other row.
+        of: returns the numbers of a run, means over its domains or end tasks.
         single: also keep runs without a partner, if both sides have their order.
     """
     rows, others = aligned(_beside(ours, theirs, of), _beside(theirs, ours, of), single)
-    if any(cell.order is None for cell in (*ours, *theirs)):
+    if any(run.grid.order is None for run in (*ours, *theirs)):
         rows, others = over_orders(rows), over_orders(others)
     return rows, others
 
 
-def _beside(
-    cells: Sequence[CellResult], others: Sequence[CellResult], of: Callable[[CellResult], dict[str, float]]
-) -> Rows:
+def _beside(runs: Sequence[Run], others: Sequence[Run], of: Callable[[Run], dict[str, float]]) -> Rows:
     """Return numbers by order and seed.
 
-    A cell without an order is paired with each of the others, over their domains.
+    A run without an order is paired with each of the others, over their domains.
     """
-    ordered = [other for other in others if other.order is not None]
+    ordered = [other for other in others if other.grid.order is not None]
     found: Rows = {}
-    for cell in cells:
-        if cell.order is not None or not ordered:
-            found[cell.order, cell.seed] = of(cell)
+    for run in runs:
+        if run.grid.order is not None or not ordered:
+            found[unit_of(run)] = of(run)
             continue
-        beside = [other for other in ordered if cell.seed in (None, other.seed)]
-        found |= {(other.order, other.seed): of(within(cell, [other])) for other in beside}
+        beside = [other for other in ordered if run.grid.seed in (None, other.grid.seed)]
+        found |= {unit_of(other): of(within(run, [other])) for other in beside}
     return found
 
 
-def within(cell: CellResult, others: Sequence[CellResult]) -> CellResult:
-    """Restrict a cell without an order to the domains and end tasks of others.
+def unit_of(run: Run) -> Unit:
+    """Return a run's order and seed."""
+    return run.grid.order, run.grid.seed
+
+
+def within(run: Run, others: Sequence[Run]) -> Run:
+    """Restrict a run without an order to the domains and end tasks of others.
 
     It can have more of them, from orders that were not run.
     """
-    if cell.order is not None:
-        return cell
-    domains = {name for other in others for name in other.domains}
-    tasks = {name for other in others for name in other.tasks}
-    left_out = set(cell.domains) - domains
-    kept = {
-        "domains": [name for name in cell.domains if name in domains],
-        "tasks": {name: at for name, at in cell.tasks.items() if name in tasks},
-        "bits_per_byte": {name: bits for name, bits in cell.bits_per_byte.items() if name not in left_out},
-    }
-    return cell.model_copy(update=kept)
+    if run.grid.order is not None:
+        return run
+    return run.only(
+        {name for other in others for name in other.domains}, {task for other in others for task in other.tasks}
+    )
 
 
 def over_orders(rows: Rows) -> Rows:

@@ -1,0 +1,142 @@
+"""Twenty pairs of rows of which the page of runs and the page of a grid once gave different intervals.
+
+    python benchmarks/one_engine.py
+
+writes docs/results/one-engine.md: what both pages say now, of the same files, and what the grid's page said before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everlearn import files
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import compare_runs
+from everlearn.comparison.runs import Run, from_results
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.statistics import RESAMPLES, draws, generator, percentiles
+from everlearn.grid import summarise
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "one-engine.md"
+Values = dict[int, float]
+"""Seed → bits per byte that were learnt."""
+TEXT = """\
+# One engine for the pages of runs and of grids
+
+Written by `benchmarks/one_engine.py`. `everlearn report` puts runs side by side, `everlearn sweep` and `bench` cells
+of a grid. Each had an engine of its own. Now a cell is a run's `results.json` with one more group, `grid`;
+both pages take their numbers from the same table of quantities, and intervals and differences from the same functions.
+
+## Twenty cases
+
+What a row learns (bits per byte) less what the reference learns, with its 95 % interval. *Before*: the percentile
+bootstrap over runs that tables of grids had, over the seeds that both have; for few runs it is far too narrow
+([how often it holds](intervals.md)).
+
+| Case | Seeds of the row | of the reference | Before, in a grid | Page of runs | Page of the grid |
+|---:|---|---|---:|---:|---:|
+{rows}
+
+{same} of the twenty say the same on both pages now.
+
+## What else differed
+
+| | On the page of runs | On the page of a grid | On both now |
+|---|---|---|---|
+| Forgetting of an end task | of the task's domain | only if task and domain had one name | of the task's domain |
+| A mean, where one of its columns was not measured | absent | the mean of the others | absent |
+| The max form of forgetting, where a stage was not measured | the maximum of the others | absent | absent |
+| Fine-tuned end tasks of no domain | general: kept or lost | part of the domains' average | general: kept or lost |
+| Metrics | all | bits per byte, accuracy, F1, tasks inside stages | all, in JSON and CSV |
+
+## Committed pages
+
+The cells under `benchmarks/` were converted by `benchmarks/convert_cells.py`. Every number of every cell is the same to
+12 digits, and every page that is made of them the same byte for byte. In JSON and CSV there are more numbers: what is
+held at the end, and of `six-domains` macro-F1, backward transfer and the accuracy right after learning, which follow
+from scores that the cells had.
+"""
+
+
+def cases() -> list[tuple[Values, Values]]:
+    """Return twenty pairs of rows: runs of shared seeds, of other ones, one against several, equal and huge numbers."""
+    rng = np.random.default_rng(25)
+    seeds = [
+        *((range(n), range(n)) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9)),
+        *((range(3), range(4)), (range(3), range(1, 4)), (range(5), range(3, 9))),
+        *((range(1), range(3)), (range(3), range(1)), (range(2), range(2, 5)), (range(1), range(1, 3))),
+    ]
+    made = [({s: rng.normal(0.3, 0.02) for s in a}, {s: rng.normal(0.28, 0.02) for s in b}) for a, b in seeds]
+    made.append(({0: 0.10, 1: 0.14}, {0: 0.0, 1: 0.0}))
+    made.append((dict.fromkeys(range(3), 0.1 + 0.2), dict.fromkeys(range(3), 0.3)))
+    made.append(({s: rng.normal(1e-7, 1e-8) for s in range(3)}, {s: rng.normal(0, 1e-8) for s in range(3)}))
+    made.append(({s: 1e3 + s + rng.normal() for s in range(4)}, {s: 1e3 + s for s in range(4)}))
+    return made
+
+
+def runs_of(row: str, values: Values) -> list[Run]:
+    """Return runs of a method on one domain that learnt so many bits per byte, a run a seed."""
+    return [_run(row, seed, float(learnt)) for seed, learnt in values.items()]
+
+
+def _run(row: str, seed: int, learnt: float) -> Run:
+    cells = [["base", "a", learnt, None, None], ["a", "a", 0.0, None, None]]
+    table = {"unit": "bits/byte", "higher_is_better": False, "rows": ["base", "a"], "columns": ["a"], "cells": cells}
+    results: dict[str, Any] = {
+        "run": f"{row}-{seed}", "methods": [{"name": row, "title": row}], "status": "finished", "seed": seed,
+        "objective": "masked", "model": "small", "domains": ["a"], "matrices": {"bits_per_byte": table},
+        "grid": {"suite": "tiny", "row": row, "title": row, "order": 0, "seed": seed, "settings": {}},
+    }  # fmt: skip
+    return from_results(results, f"domains: [{{name: a, path: a}}]\nmethod: [{{name: {row}}}]\nrun: {{seed: {seed}}}\n")
+
+
+def on_both_pages(ours: Values, theirs: Values) -> tuple[Estimate, Estimate]:
+    """Return the difference of two rows as the page of runs and as the page of the grid says it, of the same runs."""
+    runs = [*runs_of("plain", theirs), *runs_of("other", ours)]
+    measure = compare_runs(runs).measure("bits_per_byte", "learnt")
+    assert measure is not None
+    return measure.difference(1), summarise(runs, "plain")[1].differences["bits_learnt"].estimate
+
+
+def before(ours: Values, theirs: Values) -> Estimate:
+    """Return the difference with the percentile bootstrap over runs, in pairs of the seeds that both have."""
+    pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    if not pairs:
+        return Estimate(float(np.mean(list(ours.values())) - np.mean(list(theirs.values()))))
+    values = np.asarray(pairs)
+    if len(values) < 2:
+        return Estimate(float(values.mean()))
+    counts = draws(len(values), RESAMPLES, generator("one engine"))
+    low, high = percentiles(np.concatenate([often @ values / len(values) for often in counts]))
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+def same(one: Estimate, other: Estimate) -> bool:
+    """Whether two estimates are equal but for rounding."""
+    ends = [(each.value, *(each.interval or (None, None))) for each in (one, other)]
+    return all(
+        a is b if a is None or b is None else bool(np.isclose(a, b, rtol=1e-9, atol=1e-12))
+        for a, b in zip(*ends, strict=True)
+    )
+
+
+def main() -> None:
+    rows, equal = [], 0
+    for number, (ours, theirs) in enumerate(cases(), 1):
+        report, grid = on_both_pages(ours, theirs)
+        equal += same(report, grid)
+        shown = [_said(each) for each in (before(ours, theirs), report, grid)]
+        seeds = [fmt.listing([str(seed) for seed in side]) for side in (ours, theirs)]
+        rows.append("| " + " | ".join([str(number), *seeds, *shown]) + " |")
+    files.write_text(PAGE, TEXT.format(rows="\n".join(rows), same=equal))
+
+
+def _said(found: Estimate) -> str:
+    return f"{fmt.fixed(found.value, 4, signed=True)} {fmt.interval(found, 4, signed=True)}".strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Define the numbers of a grid's tables: each is the mean of a quantity over the columns of one metric's scores.
+
+========================  =========================================================================================
+``f1``, ``accuracy``      A_T: the mean over the domains' end tasks at the end of the stream
+``f1/<task>`` …           the same of one task
+``accuracy_micro``        the same over all test examples together
+``f1_forgetting`` …       (1/(T−1)) Σ_{k<T} (A_kk − A_Tk): what tasks of earlier domains lost (DAS, arXiv 2302.03241)
+``accuracy_learnt``       (1/T) Σ_j R[j, j]: each task right after it was learnt
+``accuracy_bwt``          backward transfer (GEM, arXiv 1706.08840, eq. 3)
+``accuracy_fwt``          forward transfer (GEM, eq. 4), against the base model
+``…_forgetting_max``      the max form of forgetting (RWalk, arXiv 1801.10112)
+``…_over_all``            the same sums over T instead of T − 1: some released code divides so (SAPT); × (T−1)/T
+``bits``                  held-out bits per byte at the end, mean over domains
+``bits_learnt``           base model − right after the own domain; above 0 is good
+``bits_held``             base model − end; above 0 is good
+``bits_forgotten``        end − right after the own domain, of earlier domains; above 0 is bad
+``bits_drift``            general text, end − base model; above 0 is bad
+``kept``                  tasks of no domain at the end, under the first metric that is a share
+``kept_forgotten``        what they lost against the base model; above 0 is bad
+``<metric>``              any other metric of the domains' end tasks, at the end
+========================  =========================================================================================
+
+A number is absent if one of its columns was not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from everlearn.comparison.during_training import kept_metric
+from everlearn.comparison.runs import Run
+from everlearn.evaluation.quantities import QUANTITIES, Quantity
+
+STANDS_FOR = {"accuracy": ("exact_match", "accuracy", "choice_accuracy"), "f1": ("f1", "macro_f1")}
+"""Metric of a number → metrics of results; a column's number is that of the first one that it has."""
+KEPT, FORGOTTEN = "kept", "kept_forgotten"
+"""Names of numbers: the score of tasks without a domain at the end, and its loss against the base model."""
+BITS = "bits_per_byte"
+_OWN = replace(
+    QUANTITIES["learnt"], key="own", title="Just learnt", higher_is_better=None, formula=lambda r, j, _: r[j]
+)
+_GENERAL = replace(
+    QUANTITIES["general_drift"], key="general_average", title="General average", higher_is_better=None,
+    formula=lambda r, _, last: r[last],
+)  # fmt: skip
+NUMBERS: Mapping[str, tuple[str, Quantity]] = {
+    name: (metric, key if isinstance(key, Quantity) else QUANTITIES[key])
+    for name, metric, key in (
+        ("f1", "f1", "average"),
+        ("f1_forgetting", "f1", "forgotten"),
+        ("accuracy", "accuracy", "average"),
+        ("accuracy_forgetting", "accuracy", "forgotten"),
+        ("accuracy_learnt", "accuracy", _OWN),
+        ("accuracy_bwt", "accuracy", "backward_transfer"),
+        ("accuracy_forgetting_max", "accuracy", "forgotten_max"),
+        ("accuracy_fwt", "accuracy", "forward_transfer"),
+        (KEPT, KEPT, _GENERAL),
+        (FORGOTTEN, KEPT, "general_drift"),
+        ("bits", BITS, "average"),
+        ("bits_learnt", BITS, "learnt"),
+        ("bits_held", BITS, "gained"),
+        ("bits_forgotten", BITS, "forgotten"),
+        ("bits_drift", BITS, "general_drift"),
+    )
+}
+"""Number → metric and quantity; the metric `kept` is that of tasks without a domain."""
+OVER_ALL = ("accuracy_bwt", "accuracy_forgetting_max", "accuracy_fwt")
+"""Numbers that some code divides by T."""
+
+
+def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
+    """Return a quantity of the columns of a metric that have it, NaN where it was not measured."""
+    values: dict[str, float] = {}
+    for name in _metrics(run, metric):
+        if name in run.matrices:
+            own = run.matrices[name].each(quantity)
+            values |= {column: value for column, value in own.items() if column not in values}
+    return values
+
+
+def parts(run: Run, number: str) -> dict[str, float]:
+    """Return the values over whose mean a number is taken: domain, text or end task → value."""
+    values = each(run, *NUMBERS.get(number, (number, QUANTITIES["average"])))
+    return {} if any(map(math.isnan, values.values())) else values
+
+
+def numbers(run: Run) -> dict[str, float]:
+    """Return the numbers of a run; those that it cannot have are absent."""
+    found: dict[str, float] = {}
+    others = [name for name, table in run.matrices.items() if table.task_domains and name not in NUMBERS]
+    for name in (*NUMBERS, *others):
+        if own := parts(run, name):
+            found[name] = float(np.mean(list(own.values())))
+        if name in ("f1", "accuracy"):
+            found |= {f"{name}/{task}": value for task, value in own.items()}
+        if name in OVER_ALL and own:
+            found[f"{name}_over_all"] = found[name] * (len(run.domains) - 1) / len(run.domains)
+    return found | _micro(run)
+
+
+def _metrics(run: Run, metric: str) -> Sequence[str]:
+    """Return the metrics for which a name stands; of a column the first one counts."""
+    return (kept_metric(run) or "",) if metric == KEPT else STANDS_FOR.get(metric, (metric,))
+
+
+def _micro(run: Run) -> dict[str, float]:
+    """Return the accuracy over all test examples, if their numbers are known."""
+    right, asked = parts(run, "accuracy"), run.grid.examples
+    if not right or not all(asked.get(task) for task in right):
+        return {}
+    total = sum(asked[task] for task in right)
+    return {"accuracy_micro": sum(asked[task] * value for task, value in right.items()) / total}
