@@ -40,6 +40,7 @@ from everlearn.run.checks import checks, listed
 from everlearn.run.collect_results import Outcome
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import AROUND, PASSES
+from everlearn.run.forgetting_guard import ForgettingGuard
 from everlearn.run.interruption import Interruption
 from everlearn.run.measurement_plan import sets_inside, tasks_inside
 from everlearn.run.mid_stage_scores import StageCurves
@@ -169,7 +170,7 @@ class ContinualLearner(OpenRun):
             scorer.prepare()
             scorer.score(0)
             for index, domain in enumerate(self.recipe.domains, 1):
-                if not self.folder.finished(index, domain.name):
+                while not self.folder.finished(index, domain.name):
                     self.train_stage(index, domain, self.methods_after(index - 1))
                 scorer.score(index)
                 if self.processes.is_main_process:
@@ -286,7 +287,10 @@ class ContinualLearner(OpenRun):
     # -- one stage --------------------------------------------------------------------------------------------
 
     def train_stage(self, index: int, domain: Domain, methods: list[Method]) -> None:
-        """Train on one domain, starting from the previous model, and seal the stage folder."""
+        """Train on one domain, starting from the previous model, and seal the stage folder.
+
+        A domain that has forgotten too much (`stop`) is not sealed: it is trained again, from its best step.
+        """
         started, measured = time.monotonic(), self.forecast.measured
         self.passes_left = declared_passes(self, index)
         later = self.forecast.ahead[PASSES] - self.passes_left
@@ -294,7 +298,11 @@ class ContinualLearner(OpenRun):
         stage = self.stage(index, domain, methods)
         training = self.folder.training(index, domain.name)
         checkpoint = self.folder.checkpoint(index, domain.name, self.reporter.say)
-        if self.processes.is_main_process:
+        guard = self._guard(index)
+        if guard is not None:
+            checkpoint = guard.begins(checkpoint)
+        steps = stage.steps if guard is None or guard.end is None else guard.end
+        if self.processes.is_main_process and steps == stage.steps:
             self.folder.forget_log_after(index, step_of(checkpoint) if checkpoint is not None else 0)
         if checkpoint is not None:
             load_memories(checkpoint / MEMORY, methods)
@@ -311,17 +319,17 @@ class ContinualLearner(OpenRun):
         said = len(stage.notes)
 
         args = training_arguments(
-            self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, stage.steps
+            self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, steps
         )
         loader = BlockLoader(
             source,
             stage.objective,
             args.per_device_train_batch_size,
-            stage.steps * args.gradient_accumulation_steps,
+            steps * args.gradient_accumulation_steps,
             self.processes.process_index,
             self.processes.num_processes,
         )
-        curves = self._curves(stage, loader)
+        curves = self._curves(stage, loader, guard)
         # TensorBoard's callback reads its folder only from here; the checkpoints are removed when the stage ends.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
@@ -333,9 +341,12 @@ class ContinualLearner(OpenRun):
                 args=args,
                 progress=done,
                 log=StageLog(self, stage, stage.step),
-                callbacks=[*curves, self.interruption.callback()],
+                callbacks=[*curves, *([guard.callback()] if guard else []), self.interruption.callback()],
                 carried=self.carried_to(index),
+                kept=guard.kept if guard else lambda: None,
             )
+            if guard is not None:
+                guard.spent = lambda: (trainer.tokens, trainer.seconds)
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
             before_training = self.forecast.measured
@@ -343,6 +354,10 @@ class ContinualLearner(OpenRun):
             inside = self.forecast.measured - before_training
             trained = trainer.seconds  # without the measurements of methods afterwards
         self.interruption.stop_here()
+        if guard is not None and guard.taken_back:
+            self.processes.wait_for_everyone()  # all must have read what is decided before one goes on
+            look_ahead(self)
+            return
         trainer.check_finite()
         trainer.check_weights()
         carried = trainer.optimizer_state() if self.recipe.optimizer == "carry" else None
@@ -354,7 +369,7 @@ class ContinualLearner(OpenRun):
         facts = {
             "domain": domain.name,
             "index": index,
-            "steps": stage.steps,
+            "steps": steps,
             "seconds": round(time.monotonic() - started + trainer.seconds_before, 3),
             "training_seconds": round(trained, 3),
             "peak_memory_bytes": peak_memory(),
@@ -365,6 +380,7 @@ class ContinualLearner(OpenRun):
             "pass_steps": None if source.size is None else max(1, source.size // stage.rows_per_step),
             "notes": stage.notes,
         }
+        facts = facts if guard is None else guard.facts(facts, stage.steps)
         elsewhere = self.forecast.measured - measured - inside  # measurements of methods before and after the training
         around = time.monotonic() - started - (trained - trainer.seconds_before) - elsewhere
         self.forecast.settle(PASSES, later, counts=checkpoint is None)
@@ -387,15 +403,23 @@ class ContinualLearner(OpenRun):
             shutil.rmtree(training, ignore_errors=True)
             self.folder.seal_log()
         self.processes.wait_for_everyone()
+        if guard is not None:
+            look_ahead(self)
 
     def _say(self, notes: Sequence[str]) -> None:
         """Send notes to the reporter."""
         for note in notes:
             self.reporter.say(note)
 
-    def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
-        """Return the callbacks that evaluate during the stage (`evaluation.every`, `tasks_every`)."""
-        every = self.recipe.evaluation.every, self.recipe.evaluation.tasks_every
+    def _guard(self, index: int) -> ForgettingGuard | None:
+        """Return what decides where the domain ends (`stop`), if anything does."""
+        if self.recipe.stop is None:
+            return None
+        return ForgettingGuard(self.recipe, self.folder, index, self.processes.is_main_process)
+
+    def _curves(self, stage: Stage, loader: BlockLoader, guard: ForgettingGuard | None) -> list[StageCurves]:
+        """Return the callbacks that evaluate during the stage (`evaluation.every`, `tasks_every`, `stop`)."""
+        every = self.recipe.scored_every, self.recipe.evaluation.tasks_every
         if every == (None, None):
             return []
         scorer = self.scorer()
@@ -405,7 +429,9 @@ class ContinualLearner(OpenRun):
         line = {"stage": stage.index, "domain": stage.domain}
         write = (lambda scores: self.folder.log(line | scores)) if self.processes.is_main_process else None
         how = scorer.conditions(stage.index)
-        return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self)]
+        return [
+            StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self, guard)
+        ]
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train one model for each domain alone, from the base model and without a method."""
@@ -416,6 +442,7 @@ class ContinualLearner(OpenRun):
                 optimizer="reset",
                 end_tasks=[],
                 evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None, "tasks_every": None},
+                stop=None,
             )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = self.folder.alone(domain.name)

@@ -93,6 +93,8 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found["resumed fsdp das"] = ("llama", [quick("das")], TWO | SHARDED)
     found["ddp carried"] = ("llama", [quick("sequential")], TWO)
     found["fsdp carried"] = ("llama", [quick("sequential")], TWO | SHARDED)
+    found["ddp ended"] = ("llama", [quick("sequential")], TWO)
+    found["fsdp ended"] = ("llama", [quick("sequential")], TWO | SHARDED)
     found["resumed ddp agem"] = ("llama", [quick("agem")], TWO)
     found["resumed fsdp recadam"] = ("llama", [quick("recadam")], TWO | SHARDED)
     found["resumed fsdp mixout"] = ("llama", [quick("mixout")], TWO | SHARDED)
@@ -115,6 +117,10 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     stops = case.startswith(STOPPED)
     groups = {"train": TRAIN | (OFTEN if stops else {}) | train, "evaluation": {} if stops else {"samples": 0}}
     groups |= {"general": True} if general else {}
+    if "ended" in case:  # the held-out text has no token of the training, so it gets worse from the first step on
+        rare = folder / "rare.txt"
+        rare.write_text("\n".join(["§ ± µ ¶ ÷ × ø ß þ ð " * 6] * 40), encoding="utf-8")
+        groups |= {"stop": {"every": 1}, "each": {"validation": str(rare)}}
     groups |= ANSWERS.get(case.split()[-1], {})
     return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
 

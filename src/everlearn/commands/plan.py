@@ -241,14 +241,14 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
 
 
 def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
-    """How much is measured between, inside and after the stages (`evaluation.columns`, `every`, `end_tasks`)."""
+    """How much is measured between, inside and after the stages (`evaluation.columns`, `end_tasks`, `stop`)."""
     recipe, block_size, last = learner.recipe, learner.setting().block_size, len(learner.recipe.domains)
     blocks = {}
     for name in held_out_names(recipe):
         held_out = learner.prepared(name).validation
         blocks[name] = 0 if held_out is None else min(recipe.evaluation.blocks, len(held_out))
     scored = [name for row in range(last + 1) for name in wanted_sets(recipe, row)]
-    if (every := recipe.evaluation.every) is not None:
+    if (every := recipe.scored_every) is not None:
         for index, domain in enumerate(recipe.domains, 1):
             steps = learner.steps(domain.name)
             scored += sets_inside(recipe, index) * math.ceil(steps / every)

@@ -27,6 +27,8 @@ FORCED: dict[str, Any] = {
     "label_names": ["labels"],
     "disable_tqdm": True,  # the learner shows one bar for the whole stream
 }
+MEASURING = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that follow a measured score instead of the step."""
 DEFAULTS: dict[str, Any] = {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"}
 """Defaults that differ from those of a single training, for a run of many stages."""
 _EVALUATION = "everlearn evaluates between domains; see `evaluation`"

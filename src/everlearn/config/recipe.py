@@ -24,7 +24,7 @@ from pydantic import (
 
 from everlearn import files, plugins
 from everlearn.config.addresses import located
-from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
+from everlearn.config.arguments import DEFAULTS, MEASURING, RUN_WIDE, check_argument
 from everlearn.config.overrides import named_methods, overridden, put_at
 from everlearn.config.reading import DIGITS, read_yaml, written
 from everlearn.data.corpus import Domain, Source
@@ -156,6 +156,24 @@ class ReportSettings(Options):
     """Bits per byte that general text may lose in a run that the report accepts."""
 
 
+class Stop(Options):
+    """When a domain ends before its last step: as soon as the model has forgotten more than this.
+
+    A domain ends with the weights of the best step: of the measured steps within the bounds, the one at which the
+    domain's own held-out text is predicted best. Without bounds that is all that is done.
+    """
+
+    general: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Bits per byte that general text may get worse than under the base model."""
+    earlier: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Bits per byte that each earlier domain may get worse than right after it was learnt."""
+    every: int = Field(default=50, ge=1)
+    """Steps between two measurements."""
+    then: Literal["end", "lower", "warn"] = "end"
+    """What happens beyond a bound: the domain ends; or it goes on from its best step with half of the learning rate, up
+    to three times, and then ends; or there is only a warning."""
+
+
 class General(Domain):
     """General text, that the model should not forget either."""
 
@@ -193,6 +211,8 @@ class Recipe(Options):
     step counts, saved with each stage; learning rates follow `train`)."""
     evaluation: Evaluation = Evaluation()
     """What is measured between domains."""
+    stop: Stop | None = None
+    """When a domain ends before its last step, because the model forgets."""
     report: ReportSettings = ReportSettings()
     """How the report judges the run."""
     run: RunSettings = RunSettings()
@@ -266,10 +286,33 @@ class Recipe(Options):
             )
         return self
 
+    @model_validator(mode="after")
+    def _can_stop(self) -> Recipe:
+        if self.stop is None:
+            return self
+        if self.evaluation.every is not None:
+            raise ValueError("`stop.every` scores held-out text during a stage: remove `evaluation.every`")
+        if self.stop.general is not None and (self.general is None or not self.general.validation):
+            raise ValueError("`stop.general` needs held-out general text: set `general`, with `general.validation`")
+        if self.stop.then == "lower" and self.train.get("lr_scheduler_type") in MEASURING:
+            raise ValueError(
+                f"`stop.then: lower` lowers the rate of a schedule, and `train.lr_scheduler_type: "
+                f"{self.train['lr_scheduler_type']}` measures what it should be; choose another schedule"
+            )
+        held_out = [domain.name for domain in self.domains if domain.validation]
+        if not held_out:
+            raise ValueError("`stop` needs held-out text: set `validation` of a domain")
+        return self
+
     @property
     def tasks(self) -> tuple[TaskConfig, ...]:
         """All tasks on which checkpoints are evaluated: `end_tasks`, and those that `evaluation` adds for every one."""
         return (*self.end_tasks, *self.evaluation.always())
+
+    @property
+    def scored_every(self) -> int | None:
+        """Steps between two scores of held-out text during a stage (`evaluation.every`, `stop.every`), if any."""
+        return self.evaluation.every if self.stop is None else self.stop.every
 
     def train_of(self, domain: str) -> dict[str, Any]:
         """Return the training arguments of a domain: `train`, overridden by the domain's own."""

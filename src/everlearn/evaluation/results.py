@@ -128,6 +128,8 @@ class StageFacts(Part):
     """Number of the stage, from 1."""
     steps: int
     """Optimizer steps."""
+    planned_steps: int | None = None
+    """Optimizer steps that the domain would have had, if it could end earlier (`stop`)."""
     seconds: Number
     """Wall time in total."""
     training_seconds: Number
@@ -159,6 +161,8 @@ class StageCost(Part):
     """Tokens trained on."""
     steps: int
     """Optimizer steps."""
+    planned_steps: int | None = None
+    """Optimizer steps that the domain would have had, if it could end earlier (`stop`)."""
     tokens_per_second: Number
     """Throughput while training."""
     final_loss: Number | None = None

@@ -16,12 +16,21 @@ from everlearn.methods.base import Method
 if TYPE_CHECKING:
     from everlearn.protecting.loop import ProtectedLoop
 
+OF_A_TRAINER = {"domain", "held_out", "stop", "stop_every"}
 Methods = Sequence[str | Mapping[str, Any] | Method]
 
 
 @overload
 def protect(
-    trainer: Trainer, methods: Methods, /, *, memory: str | Path, domain: str | None = None, held_out: Any = None
+    trainer: Trainer,
+    methods: Methods,
+    /,
+    *,
+    memory: str | Path,
+    domain: str | None = None,
+    held_out: Any = None,
+    stop: float | Mapping[str, float] | None = None,
+    stop_every: int = 50,
 ) -> Trainer: ...
 @overload
 def protect(
@@ -50,16 +59,18 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
             is one).
         memory: folder of the methods' memory of earlier domains.
         options: ``domain``, a name (numbered by default); ``held_out``, text that is not trained on (texts, a file, or
-            several of these by name), which is scored before and after. For a loop also: ``tokenizer``, which that text
-            needs; ``data``, the dataset; ``collate``, a function from a list of examples to a batch; ``loss(model,
-            batch)``, a scalar (the model's own by default); ``steps`` of the domain; ``batch_size`` for measurements;
-            ``seed``; ``resume``, a folder written by ``protected.save_state``.
+            several of these by name), which is scored before and after. For a Trainer also: ``stop``, the bits per byte
+            that this text may get worse (a number, or one by name), beyond which the training ends with the weights of
+            the last measurement within it; ``stop_every``, the steps between two measurements (50). For a loop also:
+            ``tokenizer``, which the held-out text needs; ``data``, the dataset; ``collate``, a function from a list of
+            examples to a batch; ``loss(model, batch)``, a scalar (the model's own by default); ``steps`` of the domain;
+            ``batch_size`` for measurements; ``seed``; ``resume``, a folder written by ``protected.save_state``.
 
     Raises:
         MethodError: a method cannot work there; the message says why.
         DataError: a method cannot use the dataset or the batches of the collator.
     """
-    if isinstance(target, Trainer) and len(rest) == 1 and set(options) <= {"domain", "held_out"}:
+    if isinstance(target, Trainer) and len(rest) == 1 and set(options) <= OF_A_TRAINER:
         from everlearn.protecting.trainer import protect_trainer
 
         return protect_trainer(target, _listed(rest[0]), memory, **options)

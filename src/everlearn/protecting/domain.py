@@ -155,8 +155,13 @@ class ProtectedDomain:
             raise RunError("The protected training has not ended yet, so there is no report of it.")
         return self._report
 
-    def finish(self, writes: bool) -> None:
-        """Measure what was learnt and forgotten, write the memory (on one process), and create the report."""
+    def finish(self, writes: bool, stopped: str | None = None) -> None:
+        """Measure what was learnt and forgotten, write the memory (on one process), and create the report.
+
+        Args:
+            writes: whether this process writes the memory.
+            stopped: why the training ended before its last step.
+        """
         self._masks = {
             name: MaskAtWork(count, 1 - mean, str(applies_to))
             for name, (applies_to, count, mean) in self.protection.masked().items()
@@ -178,6 +183,7 @@ class ProtectedDomain:
             memory=place,
             memory_bytes=0 if place is None else sum(file.stat().st_size for file in place.iterdir()),
             forgetting=tuple(forgetting),
+            stopped=stopped,
         )
 
     def end(self) -> None:

@@ -19,6 +19,7 @@ from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.held_out import HeldOut, held_out_texts
 from everlearn.protecting.report import ProtectionReport
+from everlearn.protecting.stopping import EVERY, Bounds, StopWhenForgetting
 from everlearn.run.trainer import ADDED
 
 _BYPASSED = (
@@ -42,6 +43,7 @@ class Protected(_Base):
     _parts: dict[str, Tensor]
     _passes = 0
     _added: Tensor | None = None
+    stopping: StopWhenForgetting | None = None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Begin the domain, train as before, end the domain, and write the memory.
@@ -71,7 +73,7 @@ class Protected(_Base):
             raise
         finally:
             self.train_dataset = own
-        domain.finish(self.is_world_process_zero())
+        domain.finish(self.is_world_process_zero(), None if self.stopping is None else self.stopping.told)
         self.accelerator.wait_for_everyone()
         if numbers := domain.report.numbers():
             self.log(numbers)
@@ -195,6 +197,8 @@ def protect_trainer(
     memory: str | Path,
     domain: str | None = None,
     held_out: HeldOut | None = None,
+    stop: Bounds | None = None,
+    stop_every: int = EVERY,
 ) -> Trainer:
     """Protect a Trainer in place; see :func:`everlearn.protect`."""
     if isinstance(trainer, Protected):
@@ -222,6 +226,7 @@ def protect_trainer(
         dataset = trainer._remove_unused_columns(dataset, description="training")
     else:
         collator = trainer._get_collator_with_removed_columns(collator, description="training")
+    texts = held_out_texts(held_out, trainer.model, getattr(trainer, "processing_class", None))
     protected = ProtectedDomain(
         unwrap(trainer.model),
         methods,
@@ -234,15 +239,21 @@ def protect_trainer(
         rows_per_step=args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
         steps=max(args.max_steps, 0),
         seed=args.seed,
-        held_out=held_out_texts(held_out, trainer.model, getattr(trainer, "processing_class", None)),
+        held_out=texts,
         bf16=args.bf16,
     )
+    stopping = None
+    if stop is not None:
+        stopping = StopWhenForgetting(texts, stop, stop_every, args.per_device_train_batch_size, args.bf16)
     if trainer.optimizer is not None or trainer.lr_scheduler is not None:
         _refuse_given_optimizer(trainer, protected)
     own: Any = type(trainer)
     trainer.__class__ = type(f"Protected{own.__name__}", (Protected, own), {})
     mixed: Any = trainer
     mixed.protected, mixed._parts = protected, {}
+    if stopping is not None:
+        mixed.stopping = stopping
+        trainer.add_callback(stopping)
     # Before existing callbacks, so that they see masked updates in `on_optimizer_step`.
     trainer.callback_handler.callbacks.insert(0, _StepHooks(mixed))
     return trainer

@@ -13,7 +13,7 @@ from functools import partial
 
 from transformers import PreTrainedModel
 
-from everlearn.config.arguments import training_arguments
+from everlearn.config.arguments import MEASURING, training_arguments
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import check_corpus
 from everlearn.data.prepare import cache_folder
@@ -29,7 +29,7 @@ from everlearn.wording import count
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
 """Text that is encoded and decoded to check the tokenizer."""
-WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")
+WITHOUT_WARM_UP = ("constant", *MEASURING)
 """Schedules that `warmup_steps` does not change."""
 
 

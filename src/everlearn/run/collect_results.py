@@ -167,6 +167,7 @@ class Outcome:
                 seconds=fact.seconds,
                 tokens=fact.tokens,
                 steps=fact.steps,
+                planned_steps=fact.planned_steps,
                 tokens_per_second=fact.tokens / max(fact.training_seconds, 1e-9),
                 final_loss=fact.final_loss,
             )

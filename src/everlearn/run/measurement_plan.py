@@ -33,11 +33,12 @@ def wanted_sets(recipe: Recipe, row: int) -> list[str]:
 
 
 def sets_inside(recipe: Recipe, index: int) -> list[str]:
-    """Return the held-out sets that are scored during the stage of domain `index` (`evaluation.every`)."""
+    """Return the held-out sets that are scored during the stage of domain `index` (`evaluation.every`, `stop`)."""
     if recipe.evaluation.columns == "all":
         return held_out_names(recipe)
     domains = [domain.name for domain in recipe.domains]
-    unwanted = {*domains[index:], *(domains[: index - 1] if recipe.evaluation.columns == "own" else [])}
+    earlier = recipe.evaluation.columns == "seen" or (recipe.stop is not None and recipe.stop.earlier is not None)
+    unwanted = {*domains[index:], *([] if earlier else domains[: index - 1])}
     return [name for name in held_out_names(recipe) if name not in unwanted]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -15,6 +16,7 @@ from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.predictors import Checkpoint
 from everlearn.run.forecast import SETS
+from everlearn.run.forgetting_guard import ForgettingGuard
 from everlearn.run.open_run import OpenRun
 from everlearn.run.progress import Counted
 from everlearn.seeding import seeded
@@ -39,6 +41,7 @@ class StageCurves(TrainerCallback):
         tokens: returns the number of tokens trained on so far.
         write: writes a line; None on processes other than the first.
         run: the open run, which reports progress and counts the time.
+        guard: decides from the scores of held-out text whether the domain ends here (`stop`).
     """
 
     def __init__(
@@ -51,8 +54,9 @@ class StageCurves(TrainerCallback):
         tokens: Callable[[], int],
         write: Callable[[dict[str, Any]], None] | None,
         run: OpenRun,
+        guard: ForgettingGuard | None = None,
     ) -> None:
-        self.every, self.sets, self.tasks, self.how = every, sets, tasks, how
+        self.every, self.sets, self.tasks, self.how, self.guard = every, sets, tasks, how, guard
         self.model, self.tokens, self.write, self.run = model, tokens, write, run
 
     def on_step_end(
@@ -66,6 +70,7 @@ class StageCurves(TrainerCallback):
         if not sets and not tasks:
             return
         line: dict[str, Any] = {}
+        cells: dict[str, Cell] = {}
         work = sum(task.work(1).units for task in (*sets, *tasks))
         with (
             seeded("curves", step),
@@ -74,7 +79,8 @@ class StageCurves(TrainerCallback):
             done = Counted(tell)
             if sets:
                 metric = METRICS["bits_per_byte"]
-                line[metric.name] = {each.name: metric.score(self._cell(each, SETS, done)) for each in sets}
+                cells = {each.name: self._cell(each, SETS, done) for each in sets}
+                line[metric.name] = {name: metric.score(cell) for name, cell in cells.items()}
             if tasks:
                 scores: dict[str, dict[str, float]] = {}
                 for task in tasks:
@@ -84,6 +90,15 @@ class StageCurves(TrainerCallback):
                 line[TASKS] = scores
         if line and self.write is not None:
             self.write({"step": step, "tokens": self.tokens(), **line})
+        if self.guard is not None and cells:
+            told = len(self.guard.state.notes)
+            decided = list(self.guard.judge(step, state.max_steps, cells))
+            better, self.guard.taken_back = broadcast_object_list(decided)
+            control.should_training_stop |= self.guard.taken_back
+            # What is taken back leaves no checkpoint behind.
+            control.should_save = (control.should_save or better) and not self.guard.taken_back
+            for note in self.guard.state.notes[told:]:
+                self.run.reporter.say(note)
 
     def _cell(self, task: Task, kind: str, done: Counted) -> Cell:
         started, how = time.monotonic(), replace(self.how, progress=done.part())

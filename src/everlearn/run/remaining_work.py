@@ -64,8 +64,8 @@ def _stages(run: OpenRun) -> Counter[str]:
         work[ROWS] += run.steps(name) * run.rows_per_step(run.arguments(name))
     for index in missing:
         steps = run.steps(recipe.domains[index - 1].name)
-        if evaluation.every is not None:
-            work[SETS] += len(sets_inside(recipe, index)) * math.ceil(steps / evaluation.every)
+        if (every := recipe.scored_every) is not None:
+            work[SETS] += len(sets_inside(recipe, index)) * math.ceil(steps / every)
         if evaluation.tasks_every is not None:
             for task in tasks_inside(recipe):
                 work[task.name] += (steps - 1) // evaluation.tasks_every

@@ -55,6 +55,7 @@ class StageTrainer(Trainer):
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
         carried: the optimizer state of the previous domain, to begin with (:mod:`everlearn.run.optimizer_state`).
+        kept: returns the step of a checkpoint that is kept however many newer ones there are.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class StageTrainer(Trainer):
         log: Callable[[dict[str, Any]], None] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         carried: optimizer_state.Carried | None = None,
+        kept: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.protection, self.loader = protection, loader
         self.stage, self.methods = protection.stage, protection.methods
@@ -84,7 +86,7 @@ class StageTrainer(Trainer):
         check_distribution(self, self.methods)
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True
-        self._progress, self._write, self._carried = progress, log, carried
+        self._progress, self._write, self._carried, self._kept = progress, log, carried, kept
         self._parts: dict[str, Tensor] = {}
         self._objective: Tensor | None = None
         self._bad: Tensor | None = None
@@ -272,6 +274,10 @@ class StageTrainer(Trainer):
 
     def fit(self, checkpoint: Path | None = None) -> Any:
         """Train to the end of the stage, from a sealed checkpoint if one is given."""
+        if not len(self.loader):  # a domain that ends as it began (`stop`); the Trainer knows no training without steps
+            self.create_optimizer()
+            self.on_train_begin()
+            return None
         if checkpoint is not None:
             with _content_of(checkpoint):
                 saved = files.read_json(checkpoint / DATA_STATE)
@@ -327,7 +333,8 @@ class StageTrainer(Trainer):
             shutil.rmtree(writing, ignore_errors=True)
             limit = self.args.save_total_limit
             for old in checkpoints(folder)[: -limit if limit else 0]:
-                shutil.rmtree(old, ignore_errors=True)
+                if step_of(old) != self._kept():
+                    shutil.rmtree(old, ignore_errors=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         with _content_of(resume_from_checkpoint):

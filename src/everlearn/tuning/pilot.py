@@ -105,7 +105,7 @@ def shortened(recipe: Recipe, share: float, steps: Mapping[str, int]) -> dict[st
         domain["train"] = {**_warmed(train, share), "max_steps": min(whole, max(FEWEST, math.ceil(share * whole)))}
     train = {key: value for key, value in raw["train"].items() if key not in ("num_train_epochs", "max_steps")}
     raw["train"] = {**_warmed(train, share), "save_strategy": "no"}
-    raw["end_tasks"] = []
+    raw["end_tasks"], raw["stop"] = [], None
     raw["evaluation"] |= {"columns": "seen", "samples": 0, "alone": False, "every": None, "tasks_every": None}
     raw["evaluation"] |= {"lm_eval": None, "chat": None}
     raw["run"]["keep_stages"] = "last"

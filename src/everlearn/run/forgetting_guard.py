@@ -1,0 +1,284 @@
+"""Decide where a domain ends (`stop`): at its best step within the bounds on what the model forgets.
+
+A domain that has passed a bound is trained again from the checkpoint of its best step, as a killed run is resumed: with
+the memory that the methods had there. So a run that is killed at any moment ends in the same weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from everlearn import files
+from everlearn.config.recipe import Recipe
+from everlearn.errors import RunError
+from everlearn.evaluation import METRICS, Cell, set_path
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.resampling import resample
+from everlearn.evaluation.statistics import percentiles
+from everlearn.run.folder import RunFolder
+from everlearn.run.trainer import checkpoints, step_of
+
+STATE = "stop.json"
+"""File beside the checkpoints of a domain in training."""
+LOWERED, TIMES = 0.5, 3
+"""`then: lower` multiplies the learning rate by this, at most so often."""
+MEASURE = "bits_per_byte"
+
+
+@dataclass
+class State:
+    """What was decided so far; replaced as a whole after each decision.
+
+    Attributes:
+        best: each step that was the best when it was measured, with its score (None without held-out text of the
+            domain), and the tokens and seconds spent by then.
+        lowered: how often the learning rate was lowered.
+        end: the step with whose weights the domain ends; None while it is trained.
+        tokens: tokens of steps that were taken back.
+        seconds: their time.
+        notes: what happened, a sentence each.
+    """
+
+    best: list[dict[str, Any]] = field(default_factory=list)
+    lowered: int = 0
+    end: int | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A bound that was passed.
+
+    Attributes:
+        name: the held-out text.
+        worse: bits per byte that it got worse, with its 95 % interval.
+        bound: the bits per byte that were allowed.
+        key: the key of the recipe that allows them.
+        since: with what it is compared.
+    """
+
+    name: str
+    worse: Estimate
+    bound: float
+    key: str
+    since: str
+
+    def __str__(self) -> str:
+        between = self.worse.interval
+        error = f" ({between[0]:+.4f} to {between[1]:+.4f})" if between else ""
+        return (
+            f"'{self.name}' was {self.worse.value:+.4f}{error} bits per byte worse than {self.since}, more than "
+            f"`{self.key}` allows ({self.bound:g})"
+        )
+
+
+class ForgettingGuard:
+    """Judge the scores inside one domain, and say where its training begins and ends.
+
+    Args:
+        recipe: of the run; it has `stop`.
+        folder: of the run.
+        index: number of the domain, from 1.
+        writes: whether this process writes; all processes decide the same.
+    """
+
+    def __init__(self, recipe: Recipe, folder: RunFolder, index: int, writes: bool = True) -> None:
+        assert recipe.stop is not None
+        self.stop, self.domain = recipe.stop, recipe.domains[index - 1].name
+        self._training = folder.training(index, self.domain)
+        self._bounds = dict(_bounds(recipe, folder, index))
+        self.state = _read(self._training / STATE)
+        self.spent: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
+        """Returns the tokens and seconds of the training so far."""
+        self.taken_back = False
+        """Whether the training that ended just now must begin again, from the best step."""
+        self._writes = writes
+
+    # -- where the training begins ----------------------------------------------------------------------------
+
+    def begins(self, latest: Path | None) -> Path | None:
+        """Return the checkpoint to begin with: that of the step with which the domain ends, or else the last one."""
+        if self.state.end is not None:
+            latest = self._checkpoint(self.state.end) if self.state.end else None
+        done = 0 if latest is None else step_of(latest)
+        # Killed between a measurement and its checkpoint: it will be measured again.
+        self.state.best = [each for each in self.state.best if each["step"] <= done]
+        return latest
+
+    @property
+    def end(self) -> int | None:
+        """The step with whose weights the domain ends; None while that is not decided."""
+        return self.state.end
+
+    def callback(self) -> TrainerCallback:
+        """Return the callback that lowers the learning rate."""
+        return _LowerRate(LOWERED**self.state.lowered)
+
+    def kept(self) -> int | None:
+        """Return the step whose checkpoint must be kept."""
+        return self._best_step() or None
+
+    def facts(self, facts: Mapping[str, Any], planned: int) -> dict[str, Any]:
+        """Return the facts of the finished domain, with what was taken back and what happened.
+
+        Args:
+            facts: of the training up to the last step that counts.
+            planned: steps that the domain would have had.
+        """
+        spent = {"tokens": facts["tokens"] + self.state.tokens}
+        spent |= {key: round(facts[key] + self.state.seconds, 3) for key in ("seconds", "training_seconds")}
+        return {**facts, **spent, "planned_steps": planned, "notes": [*facts["notes"], *self.state.notes]}
+
+    # -- the decision -----------------------------------------------------------------------------------------
+
+    def judge(self, step: int, last: int, cells: Mapping[str, Cell]) -> tuple[bool, bool]:
+        """Decide what follows from the scores after a step.
+
+        Args:
+            step: the step.
+            last: the last step of the domain.
+            cells: name → cell of the held-out text.
+
+        Returns:
+            Whether to write a checkpoint of this step, and whether to end the training here.
+        """
+        passed = [each for each in self._worse(cells) if (each.worse.value or 0.0) > each.bound]
+        if self.stop.then == "warn":
+            self._warn(step, passed)
+            return False, False
+        if not passed:
+            better = self._note_best(step, cells.get(self.domain))
+            if better or step < last:
+                return better, False
+        best = self._best_step()
+        if passed:
+            self._write_back(step, best, last, passed[0])
+        else:
+            self.state.end = best
+            self.state.notes.append(
+                f"'{self.domain}' ends with the weights of step {best:,} of {last:,}: no measured step predicts its "
+                "own held-out text better."
+            )
+        tokens, seconds = self.spent()
+        start = self.state.best[-1] if self.state.best else {"tokens": 0, "seconds": 0.0}
+        self.state.tokens += tokens - int(start["tokens"])
+        self.state.seconds += seconds - float(start["seconds"])
+        self._save()
+        self.taken_back = True
+        return False, True
+
+    def _write_back(self, step: int, best: int, last: int, passed: Passed) -> None:
+        """Decide how the domain goes on from its best step."""
+        what = f"At step {step:,} of {last:,} of '{self.domain}' {passed}."
+        where = f"step {best:,}" if best else "its beginning: no measured step was within the bounds"
+        if self.stop.then == "lower" and self.state.lowered < TIMES:
+            for newer in checkpoints(self._training) if self._writes else []:
+                if step_of(newer) > best:
+                    shutil.rmtree(newer, ignore_errors=True)
+            self.state.lowered += 1
+            rate = LOWERED**self.state.lowered
+            self.state.notes.append(f"{what} It goes on from {where}, with {rate:g} of the learning rate.")
+        else:
+            self.state.end = best
+            self.state.notes.append(f"{what} It ends with the weights of {where}.")
+
+    def _worse(self, cells: Mapping[str, Cell]) -> list[Passed]:
+        """Return how much worse each bounded text is."""
+        return [
+            Passed(name, worse(reference, cells[name], name), bound, key, since)
+            for name, (reference, bound, key, since) in self._bounds.items()
+            if name in cells
+        ]
+
+    def _note_best(self, step: int, own: Cell | None) -> bool:
+        """Note the step if it is the best so far; without held-out text of the domain the latest one is."""
+        score, before = None if own is None else METRICS[MEASURE].score(own), self.state.best
+        if before and score is not None and score >= before[-1]["score"]:
+            return False
+        tokens, seconds = self.spent()
+        before.append({"step": step, "score": score, "tokens": tokens, "seconds": seconds})
+        self._save()
+        return True
+
+    def _warn(self, step: int, passed: list[Passed]) -> None:
+        for each in passed:
+            if not any(f" '{each.name}' was " in note for note in self.state.notes):
+                self.state.notes.append(f"At step {step:,} of '{self.domain}' {each}.")
+                self._save()
+
+    def _best_step(self) -> int:
+        """Return the best step; 0, before the domain, if no measured one was within the bounds."""
+        return int(self.state.best[-1]["step"]) if self.state.best else 0
+
+    def _checkpoint(self, step: int) -> Path:
+        found = next((each for each in checkpoints(self._training) if step_of(each) == step), None)
+        wrong = f"{self._training} has no checkpoint of step {step:,}" if found is None else files.damage(found)
+        if found is None or wrong is not None:
+            raise RunError(
+                f"{wrong}, with which '{self.domain}' ends. Delete {self._training.name}, and `everlearn resume` "
+                "trains the domain again."
+            )
+        return found
+
+    def _save(self) -> None:
+        if self._writes:
+            files.write_json(self._training / STATE, dataclasses.asdict(self.state))
+
+
+def worse(before: Cell, after: Cell, name: str) -> Estimate:
+    """Return the bits per byte by which a text is predicted worse, with its paired 95 % interval."""
+    scores = resample([before, after], [METRICS[MEASURE]], seed=("stop", name))[MEASURE]
+    low, high = percentiles(scores.samples[:, 1] - scores.samples[:, 0])
+    value = float(scores.values[1] - scores.values[0])
+    return Estimate(value, float(low), float(high)) if low == low else Estimate(value)
+
+
+def _bounds(recipe: Recipe, folder: RunFolder, index: int) -> Any:
+    """Yield (name, (cell of the reference, bound, key, what the reference is)) of the texts that are bounded."""
+    stop, cells = recipe.stop, folder.path / "evaluation"
+    assert stop is not None
+    if stop.general is not None and recipe.general is not None:
+        name = recipe.general.name
+        yield name, (Cell.load(set_path(cells, 0, name)), stop.general, "stop.general", "under the base model")
+    for row, domain in enumerate(recipe.domains[: index - 1], 1):
+        if stop.earlier is not None and domain.validation:
+            reference = Cell.load(set_path(cells, row, domain.name))
+            yield domain.name, (reference, stop.earlier, "stop.earlier", "right after it was learnt")
+
+
+def _read(path: Path) -> State:
+    if not path.is_file():
+        return State()
+    try:
+        return State(**files.read_json(path))
+    except TypeError:
+        raise RunError(f"{path} is damaged. Delete {path.parent.name}, and `everlearn resume` trains again.") from None
+
+
+class _LowerRate(TrainerCallback):
+    """Multiply the learning rates of a schedule by a factor, whatever checkpoint they were loaded from."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the rates that the schedule multiplies, and those of the next step."""
+        if self.factor == 1.0:
+            return
+        optimizer, schedule = kwargs["optimizer"], kwargs["lr_scheduler"]
+        before = list(schedule.base_lrs)
+        schedule.base_lrs = [group["initial_lr"] * self.factor for group in optimizer.param_groups]
+        for group, old, new in zip(optimizer.param_groups, before, schedule.base_lrs, strict=True):
+            group["lr"] = group["lr"] * new / old if old else new
+        schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
