@@ -121,6 +121,7 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
         rare = folder / "rare.txt"
         rare.write_text("\n".join(["§ ± µ ¶ ÷ × ø ß þ ð " * 6] * 40), encoding="utf-8")
         groups |= {"stop": {"every": 1}, "each": {"validation": str(rare)}}
+        groups["train"] |= {"learning_rate": 0.02}
     groups |= ANSWERS.get(case.split()[-1], {})
     return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
 

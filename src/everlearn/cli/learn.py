@@ -36,6 +36,7 @@ def command(
     ],
     text_column: Annotated[str | None, typer.Option(help="Column with the text; default: `text`.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column with the answer, for text-to-text.")] = None,
+    messages_column: Annotated[str | None, typer.Option(help="Column with a chat, a list of messages.")] = None,
     end_task: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,7 +56,7 @@ def command(
     from everlearn.evaluation.task import task_config
     from everlearn.options import home
 
-    columns = {"text_column": text_column, "target_column": target_column}
+    columns = {"text_column": text_column, "target_column": target_column, "messages_column": messages_column}
     new: dict[str, Any]
     if any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
         name, new = domain, {"name": domain}  # a domain with several sources has no single path

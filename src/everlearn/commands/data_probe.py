@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from everlearn.config.addresses import located
-from everlearn.data.columns import choose_columns, first_rows, text_columns
+from everlearn.data.chats import ChatFormat
+from everlearn.data.columns import Columns, choose_columns, first_rows, text_columns
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
@@ -41,8 +42,7 @@ class Probe:
 
     Attributes:
         path: as the user wrote it.
-        text_column: the column to read.
-        target_column: the column of the answer, where prompts and answers are learnt.
+        columns: what to read.
         documents: how many were counted.
         text_bytes: of UTF-8 in them.
         complete: whether everything was counted, or :data:`MOST_BYTES` was reached before.
@@ -54,8 +54,7 @@ class Probe:
     """
 
     path: str
-    text_column: str
-    target_column: str | None
+    columns: Columns
     documents: int
     text_bytes: int
     complete: bool
@@ -66,13 +65,20 @@ class Probe:
     glued: bool = False
 
     @property
+    def answers(self) -> bool:
+        """Whether only answers are learnt."""
+        return self.columns.target_column is not None or self.columns.messages_column is not None
+
+    @property
     def english(self) -> bool:
         """Whether the sample looks English, by its share of function words."""
         words = _WORD.findall(" ".join(self.sample).lower())
         return sum(word in FUNCTION_WORDS for word in words) >= max(1.0, ENGLISH * len(words))
 
 
-def probe(path: str, key: str, task: str | None = None, learner: str | None = None) -> Probe:
+def probe(
+    path: str, key: str, task: str | None = None, learner: str | None = None, tokenizer: Any | None = None
+) -> Probe:
     """Look into a corpus.
 
     Args:
@@ -80,21 +86,25 @@ def probe(path: str, key: str, task: str | None = None, learner: str | None = No
         key: the option that names it, for errors.
         task: `sft` takes prompts and answers, `pretrain` takes text; None takes what the columns suggest.
         learner: what learns nothing but prompts and answers, where that decided the task.
+        tokenizer: of the model, which writes chats.
 
     Raises:
+        ModelError: the tokenizer cannot write chats.
         DataError: it cannot be read, or has no column of text, or no prompts and answers where they are asked for.
     """
     place = located(path, key)
     looked_at = first_rows(place, key)
-    text, target = choose_columns(looked_at, path, task, learner)
-    corpus = Corpus(path=place, text_column=text, target_column=target)
+    columns = choose_columns(looked_at, path, task, learner)
+    text, target, _ = columns
+    corpus = Corpus(path=place, **columns._asdict())
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
     documents, text_bytes, complete = 0, 0, not corpus.on_hub
     sizes: list[int] = []
     sample: list[str] = []
+    chats = None if tokenizer is None or columns.messages_column is None else ChatFormat(tokenizer)
     for document, _ in read_documents(corpus):
-        whole = document.text + (document.target or "")
+        whole = document.whole if chats is None else chats.text(document.messages)
         documents += 1
         text_bytes += len(whole.encode())
         sizes.append(len(whole))
@@ -108,7 +118,7 @@ def probe(path: str, key: str, task: str | None = None, learner: str | None = No
     glued = target is not None and not any(_apart(row.get(text), row.get(target)) for row in looked_at)
     held_out = _held_out(corpus) if complete and text_bytes <= SMALL else None
     rest = tuple(sorted(unread))
-    return Probe(path, text, target, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued)
+    return Probe(path, columns, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued)
 
 
 def _held_out(corpus: Corpus) -> tuple[str, ...]:

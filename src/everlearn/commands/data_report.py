@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from everlearn.config.recipe import Recipe
+from everlearn.data.chats import ChatFormat
 from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import Skipped, check_apart, local_files, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.leaks import LeakCheck
 from everlearn.data.near_duplicates import NearDuplicates
 from everlearn.data.notes import notes_on, same_files
-from everlearn.data.packing import Count, chunks, make_packer
+from everlearn.data.packing import Count, chunks, packer_of
 from everlearn.data.readers import is_plain_text
 from everlearn.data.shingles import words_of
 from everlearn.data.streaming import too_little_held_out, too_small
@@ -129,11 +130,12 @@ class _Reader:
 
     def __init__(self, corpus: Domain, format_: TextFormat) -> None:
         self.corpus, self.format = corpus, format_
-        self.survey = CorpusSurvey(corpus.name, corpus.path, examples=corpus.target_column is not None)
+        self.survey = CorpusSurvey(corpus.name, corpus.path, examples=corpus.answers)
         self.notes: list[str] = []
         self._near, self._keys = NearDuplicates(), set[int]()
         self._own = OwnHeldOut(corpus, corpus.held_out_share)
         self._lengths: list[int] = []
+        self._chats = ChatFormat(format_.tokenizer) if corpus.messages_column is not None else None
         self._train, self._held_out = _Drawn(corpus.name), _Drawn(f"{corpus.name}/held out")
         self._bytes = {"train": 0, "validation": 0}
 
@@ -168,7 +170,7 @@ class _Reader:
             self.survey.documents += 1
             self._train.add(document)
             self._bytes["train"] += _learnt_bytes(document)
-            self._lengths.append(len(document.whole.encode("utf-8", "replace")))
+            self._lengths.append(len(self._written(document).encode("utf-8", "replace")))
             key = document_key(document)
             if key in self._keys:
                 self.survey.duplicates += 1
@@ -176,6 +178,10 @@ class _Reader:
                 new.append(document)
             self._keys.add(key)
         self._near.add(words_of([document.whole for document in new]))
+
+    def _written(self, document: Document) -> str:
+        """Return a document as the model reads it."""
+        return self._chats.text(document.messages) if self._chats is not None else document.whole
 
     def _hold_out(self, documents: list[Document]) -> None:
         self.survey.held_out += len(documents)
@@ -187,7 +193,7 @@ class _Reader:
         survey, drawn = self.survey, self._train.documents
         lengths = np.array(self._lengths, np.int64)
         survey.bytes = int(lengths.sum())
-        texts = [document.whole[:LONGEST] for document in drawn]
+        texts = [self._written(document)[:LONGEST] for document in drawn]
         tokens = np.array([len(ids) for ids in _ids(self.format, texts)], np.int64)
         read = np.array([len(text.encode("utf-8", "replace")) for text in texts], np.int64)
         survey.about = len(texts) < survey.documents or int(read.sum()) < survey.bytes
@@ -208,7 +214,7 @@ class _Reader:
             survey.longer = counts["train"].truncated
         survey.near_duplicates = self._near.count()
         order = sorted(range(len(drawn)), key=lambda i: seed_for("sample", survey.name, i))
-        survey.samples = [drawn[i].whole for i in sorted(order[:SAMPLES])]
+        survey.samples = [self._written(drawn[i]) for i in sorted(order[:SAMPLES])]
         self._note(counts)
 
     def _count(self, part: str, sample: _Drawn) -> Count:
@@ -219,8 +225,7 @@ class _Reader:
         count = Count(sample.seen, tokens=tokens, text_bytes=learnt_bytes)
         if self.survey.examples or tokens <= 2 * self.format.block_size:
             encoder, size = Encoder(self.format.tokenizer, self.format.kind), self.format.block_size
-            examples, keep = self.survey.examples, self.corpus.keep_last
-            packer = make_packer(encoder, size, examples=examples, keep_last=keep, where=f"'{self.survey.name}'")
+            packer = packer_of(self.corpus, encoder, size, where=f"'{self.survey.name}'")
             for lot in chunks(sample.documents):
                 packer.feed(lot)
             packed = packer.count

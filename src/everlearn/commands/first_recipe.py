@@ -119,7 +119,7 @@ def first_recipe(
         asked = ModelProbe(model)
         task = asked.task(task)
     probes, known = _probes(domains or {}, general, task, asked)
-    examples = any(each.target_column for each in probes.values()) if probes else task == "sft"
+    examples = any(each.answers for each in probes.values()) if probes else task == "sft"
     sizing = Sizing(asked, probes.values(), known)
     for name, each in probes.items():
         sizing.check(each, f"--domain {name}")
@@ -160,10 +160,11 @@ def _probes(
     _check_names(domains)
     alone = model is not None and model.kind == "encoder-decoder"
     learner = "An encoder-decoder model" if alone else None
-    probes = {name: probe(path, f"--domain {name}", task, learner) for name, path in domains.items()}
+    tokenizer = None if model is None else model.tokenizer
+    probes = {name: probe(path, f"--domain {name}", task, learner, tokenizer) for name, path in domains.items()}
     if general is None:
         return probes, None
-    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner)
+    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner, tokenizer)
 
 
 def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, examples: bool) -> list[dict[str, Any]]:
@@ -194,8 +195,9 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
             )
         if probe.unread:
             recipe.notes.append(
-                f"'{name}': '{probe.text_column}' is read as the prompt and '{probe.target_column}' as the answer, and "
-                f"not read is {', '.join(map(repr, probe.unread))}. Join what a prompt needs into one column."
+                f"'{name}': '{probe.columns.text_column}' is read as the prompt and '{probe.columns.target_column}' as "
+                f"the answer, and not read is {', '.join(map(repr, probe.unread))}. Join what a prompt needs into one "
+                "column."
             )
     return listed
 
@@ -221,7 +223,7 @@ def _general(
 
 def _rate_note(probes: Mapping[str, Probe], model: ModelProbe | None) -> str | None:
     """Say that one rate is written where some domains are text and others prompts and answers."""
-    text = [name for name, probe in probes.items() if probe.target_column is None]
+    text = [name for name, probe in probes.items() if not probe.answers]
     if model is None or not text or len(text) == len(probes):
         return None
     rates = (learning_rate(model.kind, model.parameters, examples=examples) for examples in (True, False))
@@ -284,8 +286,7 @@ def _check_names(domains: Mapping[str, str]) -> None:
 
 def _columns(probe: Probe) -> dict[str, str]:
     """Return the columns that a recipe must name."""
-    named = {} if probe.text_column == "text" else {"text_column": probe.text_column}
-    return named | ({} if probe.target_column is None else {"target_column": probe.target_column})
+    return probe.columns.keys
 
 
 def _tokens(tokens: float) -> str:

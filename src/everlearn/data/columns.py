@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
@@ -31,14 +31,24 @@ PAIRS = (
     ("context", "continuation"),
 )
 """Names that columns of a prompt and its answer have; the first pair that is there is taken."""
-CHATS = (
-    "{path} holds chats (column '{column}'), which everlearn does not read yet. Write each as a prompt and its "
-    'answer, one line of JSON as in {{"prompt": "…", "answer": "…"}}: the prompt is '
-    "`tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)`, and the answer the "
-    "content of the last message."
-)
 LOOKED_AT = 50
 """Rows whose columns are looked at."""
+
+
+class Columns(NamedTuple):
+    """The columns of a corpus, by the keys of a recipe."""
+
+    text_column: str
+    target_column: str | None = None
+    messages_column: str | None = None
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys that a recipe must name."""
+        if self.messages_column is not None:
+            return {"messages_column": self.messages_column}
+        named = {} if self.text_column == "text" else {"text_column": self.text_column}
+        return named if self.target_column is None else named | {"target_column": self.target_column}
 
 
 def text_corpus(path: str, key: str, remedy: str = "rename the column that is to be read to 'text'") -> Corpus:
@@ -55,24 +65,22 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
     rows = first_rows(path, key)
     if not rows:  # the reader reports that it is empty
         return Corpus(path=path)
-    text, target = choose_columns(rows, path, None)
-    if target is not None:
-        raise DataError(
-            f"`{key}`: {path} holds prompts ('{text}') and answers ('{target}'), and plain text is needed here. Name "
-            f"another file, or {remedy}."
-        )
+    text, target, chats = choose_columns(rows, path, None)
+    if target is not None or chats is not None:
+        what = f"chats ('{chats}')" if chats is not None else f"prompts ('{text}') and answers ('{target}')"
+        raise DataError(f"`{key}`: {path} holds {what}, and plain text is needed here. Name another file, or {remedy}.")
     return Corpus(path=path, text_column=text)
 
 
 def choose_columns(
     rows: Sequence[Mapping[str, Any]], path: str, task: str | None, learner: str | None = None
-) -> tuple[str, str | None]:
-    """Choose the columns of text, or of prompt and answer.
+) -> Columns:
+    """Choose the columns of text, of prompt and answer, or of a chat.
 
     Args:
         rows: the first ones of the corpus.
         path: of it, for errors.
-        task: `sft` takes prompts and answers, `pretrain` takes text; None takes what the columns suggest.
+        task: `sft` takes prompts and answers, or chats; `pretrain` takes text; None takes what the columns suggest.
         learner: what learns nothing but prompts and answers, where that decided the task.
 
     Raises:
@@ -85,12 +93,13 @@ def choose_columns(
     pair = next(((by_case[a], by_case[b]) for a, b in PAIRS if a in by_case and b in by_case), None)
     text = next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
     names = list(dict.fromkeys(name for row in rows for name in row))
+    chats = next((name for name in names if _chats(rows, name)), None)
+    if chats and pair is None and learner is None and (task == "sft" or (task is None and text is None)):
+        return Columns("text", None, chats)
     if text is None and pair is None:
-        if chats := next((name for name in names if _chats(rows, name)), None):
-            raise DataError(CHATS.format(path=path, column=chats))
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
-            return blank[0], None  # text may follow later; if not, the reader reports that each row is blank
+            return Columns(blank[0])  # text may follow later; if not, the reader reports that each row is blank
     shown = ", ".join(f"'{name}'" for name in names) or "none"
     if task == "sft" and pair is None:
         needs, instead = (
@@ -104,7 +113,7 @@ def choose_columns(
             f"'answer', or {instead}."
         )
     if task != "pretrain" and pair is not None and (task == "sft" or text is None):
-        return pair
+        return Columns(*pair)
     if text is None and columns:
         text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
     if text is None:
@@ -112,7 +121,7 @@ def choose_columns(
             f"{path} has no column of text: its columns are {shown}. Write one line of JSON per document, as in "
             '{"text": "…"}, or {"prompt": "…", "answer": "…"}.'
         )
-    return text, None
+    return Columns(text)
 
 
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

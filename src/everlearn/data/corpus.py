@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from everlearn.data.chats import Message
 from everlearn.data.folders import SPLITS
 from everlearn.data.opening import COMPRESSIONS, Limits
 from everlearn.data.readers import FORMATS
@@ -17,15 +18,19 @@ from everlearn.options import Options, slug
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-HANDED_DOWN = ("text_column", "target_column", "keep_last", "documents", "streaming")
+HANDED_DOWN = ("text_column", "target_column", "messages_column", "keep_last", "documents", "streaming")
 """Keys of a domain that its sources take over."""
 
 
 class Document(NamedTuple):
-    """One text, or a prompt and its answer."""
+    """One text, a prompt and its answer, or a chat.
+
+    Of a chat `text` is what is said to the assistant, and `target` what the assistant says.
+    """
 
     text: str
     target: str | None = None
+    messages: tuple[Message, ...] = ()
 
     @property
     def whole(self) -> str:
@@ -65,6 +70,9 @@ class Corpus(Reads):
     target_column: str | None = None
     """Column with the answer; makes examples of which only the answer is learnt. Text and answer are joined as they
     are: put the space or line end between them into one of the two."""
+    messages_column: str | None = None
+    """Column with a chat, in place of the others: a list of messages, each with `role` and `content` (or `from` and
+    `value`). It is written by the tokenizer's chat template, and what the assistant says is learnt; for decoders."""
     keep_last: int = Field(default=0, ge=0)
     """With `target_column`: so many tokens at the end of a prompt stay where it is too long for a row, and what is
     before them is cut. 0 cuts the end."""
@@ -80,7 +88,20 @@ class Corpus(Reads):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
+        if self.messages_column is not None:
+            return (self.messages_column,)
         return (self.text_column,) if self.target_column is None else (self.text_column, self.target_column)
+
+    @property
+    def answers(self) -> bool:
+        """Whether only a part of each document is learnt: an answer, or what an assistant says."""
+        return self.target_column is not None or self.messages_column is not None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.messages_column is not None and self.target_column is not None:
+            raise ValueError("`messages_column` and `target_column` are two forms of answers: remove one of them")
+        return self
 
     @property
     def on_hub(self) -> bool:
@@ -138,9 +159,10 @@ class Domain(Corpus):
             for key in ("subset", "split", "revision", "max_documents", "shuffle_buffer"):
                 if getattr(self, key) != fields[key].default:
                     raise ValueError(f"domain '{self.name}' has `sources`: `{key}` belongs to each of them")
-            if len({source.target_column is None for source in self.sources}) > 1:
+            if len({source.answers for source in self.sources}) > 1:
                 raise ValueError(
-                    f"the sources of domain '{self.name}' must all have a `target_column`, or none of them"
+                    f"the sources of domain '{self.name}' must all have answers (`target_column`, `messages_column`), "
+                    "or none of them"
                 )
         return self
 

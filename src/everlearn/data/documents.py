@@ -10,6 +10,7 @@ from typing import Any
 from everlearn import wording
 from everlearn.data import hub
 from everlearn.data.blocks import hash_of
+from everlearn.data.chats import ASSISTANT, Message, messages_in
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.errors import DataError
@@ -57,11 +58,19 @@ def _string(value: object, column: str, where: str) -> str:
 
 def _document(values: Mapping[str, object], corpus: Corpus, where: str) -> Document | None:
     """Return the document in a row; None when it is blank."""
+    if corpus.messages_column is not None:
+        return _chat(messages_in(values[corpus.messages_column], corpus.messages_column, where))
     text = _string(values[corpus.text_column], corpus.text_column, where)
     if corpus.target_column is None:
         return Document(text) if text.strip() else None
     target = _string(values[corpus.target_column], corpus.target_column, where)
     return Document(text, target) if text.strip() and target.strip() else None
+
+
+def _chat(messages: tuple[Message, ...]) -> Document | None:
+    """Return a chat as a document; None when the assistant says nothing."""
+    said = ["\n".join(each.content for each in messages if (each.role == ASSISTANT) is own) for own in (False, True)]
+    return Document(said[0], said[1], messages) if said[1].strip() else None
 
 
 def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
@@ -201,6 +210,8 @@ def corpus_fingerprint(corpus: Corpus) -> str:
     if isinstance(corpus, Domain) and corpus.sources:
         return hash_of(*((source.weight, corpus_fingerprint(source)) for source in corpus.sources))
     settings = corpus.model_dump(include={"text_column", "target_column", "max_documents", "documents"})
+    if corpus.messages_column is not None:
+        settings["messages_column"] = corpus.messages_column
     if corpus.keep_last:  # absent otherwise: a default leaves no mark
         settings["keep_last"] = corpus.keep_last
     if corpus.on_hub:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from everlearn.data.blocks import Block
-from everlearn.data.corpus import Document
+from everlearn.data.chats import ChatFormat
+from everlearn.data.corpus import Corpus, Document
 from everlearn.data.tokenize import Encoder, Kind
 from everlearn.errors import DataError
 
@@ -231,13 +232,21 @@ class AnswerPacker(_ExamplePacker):
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
         """Return the blocks that these examples complete."""
+        blocks = []
+        for ids, labels in self._written(documents):
+            if sum(len(row) for row, _ in self._row) + len(ids) > self.block_size:
+                blocks.extend(self.finish())
+            self._row.append((ids, labels))
+        return blocks
+
+    def _written(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the ids of each example and its labels, not longer than a block."""
         prefix = self.encoder.prefix
         masked = self.encoder.kind == "encoder"
         end = self.encoder.suffix if masked else [] if self.encoder.end is None else [self.encoder.end]
         end_labels = [IGNORED] * len(end) if masked else end
         behind = self.encoder.answer_end
         mask = self.encoder.tokenizer.mask_token_id if masked else None
-        blocks = []
         for prompt, answer in self._examples(documents):
             answer_room = min(self.target_size, self.block_size - len(prefix)) - len(end)
             kept = [*answer[: answer_room - len(behind)], *behind]
@@ -253,14 +262,8 @@ class AnswerPacker(_ExamplePacker):
             self.count.longest = max(self.count.longest, length)
             self.count.tokens += length
             before = [*prefix, *shortened(prompt, room, self.keep_last)]
-            example = (
-                [*before, *kept, *more, *end],
-                [*[IGNORED] * len(before), *kept, *[IGNORED] * len(more), *end_labels],
-            )
-            if sum(len(ids) for ids, _ in self._row) + len(example[0]) > self.block_size:
-                blocks.extend(self.finish())
-            self._row.append(example)
-        return blocks
+            labels = [*[IGNORED] * len(before), *kept, *[IGNORED] * len(more), *end_labels]
+            yield [*before, *kept, *more, *end], labels
 
     def finish(self) -> list[Block]:
         """Return the block that was being filled, padded."""
@@ -286,6 +289,33 @@ class AnswerPacker(_ExamplePacker):
         """Restore these examples."""
         self._row = [(list(ids), list(labels)) for ids, labels in state["row"]]
         self._longest = int(state["longest"])
+
+
+class ChatPacker(AnswerPacker):
+    """Chats, written by the tokenizer's template, with labels on what the assistant says.
+
+    A chat that is too long loses its end. One of which nothing is left to learn is left out.
+    """
+
+    def __init__(self, encoder: Encoder, block_size: int) -> None:
+        super().__init__(encoder, block_size, None)
+        self._format = ChatFormat(encoder.tokenizer)
+
+    def _written(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
+        for document in documents:
+            ids, learnt = self._format.encode(document.messages)
+            here = slice(self.block_size)
+            cut = any(learnt[self.block_size :])
+            self.count.documents += 1
+            # One of the labels is an end, as behind an answer, and counts as such (`Count.bytes_per_label`).
+            self.count.text_tokens += max(0, sum(learnt) - 1)
+            self.count.text_bytes += len((document.target or "").encode())
+            self.count.truncated += len(ids) > self.block_size
+            self.count.answers_cut += cut
+            self.count.longest = max(self.count.longest, len(ids))
+            self.count.tokens += len(ids)
+            if any(learnt[here]):
+                yield ids[here], [id_ if own else IGNORED for id_, own in zip(ids[here], learnt[here], strict=True)]
 
 
 def make_packer(
@@ -324,11 +354,33 @@ def make_packer(
     return packer(encoder, block_size, target_size, keep_last)
 
 
-def version_of(kind: Kind, examples: bool) -> tuple[str, ...]:
-    """Return what a fingerprint must contain besides settings and text, because how rows are packed has changed."""
-    if not examples or kind == "encoder-decoder":
+def packer_of(
+    corpus: Corpus, encoder: Encoder, block_size: int, *, target_size: int | None = None, where: str = "The corpus"
+) -> Packer:
+    """Make the packer of a corpus; see :func:`make_packer`."""
+    if corpus.messages_column is None:
+        return make_packer(
+            encoder,
+            block_size,
+            examples=corpus.answers,
+            target_size=target_size,
+            keep_last=corpus.keep_last,
+            where=where,
+        )
+    if encoder.kind != "decoder":
+        raise DataError(
+            f"{where} has a `messages_column`: chats are learnt by decoders, and this is an {encoder.kind}."
+        )
+    return ChatPacker(encoder, block_size)
+
+
+def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:
+    """Return what a fingerprint must contain besides settings and text: how rows are packed, how chats are written."""
+    if corpus.messages_column is not None:
+        return (ChatFormat(encoder.tokenizer).fingerprint,)
+    if not corpus.answers or encoder.kind == "encoder-decoder":
         return ()
-    return ("one room for all prompts", *(["answers among masks"] if kind == "encoder" else []))
+    return ("one room for all prompts", *(["answers among masks"] if encoder.kind == "encoder" else []))
 
 
 def masks_for(tokens: int) -> int:

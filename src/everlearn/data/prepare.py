@@ -17,7 +17,7 @@ from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.mixing import Mixture
-from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, make_packer, version_of
+from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, packer_of, version_of
 from everlearn.data.stored_columns import StoredColumns
 from everlearn.data.streaming import StreamedBlocks, too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder, Kind
@@ -139,7 +139,7 @@ class _Work:
         return self.corpus.held_out_corpus if isinstance(self.corpus, Domain) else None
 
     def fingerprint(self) -> str:
-        packed = version_of(self.encoder.kind, self.corpus.target_column is not None)
+        packed = version_of(self.encoder, self.corpus)
         settings = (FORMAT, self.block_size, self.target_size, self.share, self.corpus.streaming, *packed)
         texts = [corpus_fingerprint(corpus) for corpus in (self.corpus, self.held_out) if corpus is not None]
         return hash_of(self.encoder.fingerprint, *settings, *texts)
@@ -191,18 +191,10 @@ class _Work:
 
     def _packer(self, part: str) -> Any:
         where = f"'{self.name}'" if part == "train" else f"The held-out text of '{self.name}'"
-        examples = self.corpus.target_column is not None
-        return make_packer(
-            self.encoder,
-            self.block_size,
-            examples=examples,
-            target_size=self.target_size,
-            keep_last=self.corpus.keep_last,
-            where=where,
-        )
+        return packer_of(self.corpus, self.encoder, self.block_size, target_size=self.target_size, where=where)
 
     def _check(self, blocks: dict[str, int], counts: dict[str, Count]) -> None:
-        short = self.corpus.target_column is None and counts["train"].tokens < self.block_size
+        short = not self.corpus.answers and counts["train"].tokens < self.block_size
         if short or not (self.corpus.streaming or blocks["train"]):
             raise too_small(self.name, counts["train"].tokens, self.block_size)
         if (self.share or self.held_out) and not blocks["validation"]:
@@ -216,10 +208,10 @@ class _Work:
         predicts all special tokens around an answer.
         """
         if self.encoder.kind == "encoder":
-            examples = self.corpus.target_column is not None
+            examples = self.corpus.answers
             return count.bytes_per_label(len(self.encoder.answer_end) if examples else 0)
         around = len(self.encoder.prefix) + len(self.encoder.suffix)
-        begins = not self.isolated and self.corpus.target_column is None
+        begins = not self.isolated and not self.corpus.answers
         return count.bytes_per_label(around if begins or self.encoder.kind == "encoder-decoder" else 1)
 
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:

@@ -12,7 +12,7 @@ from everlearn import wording
 from everlearn.data.blocks import Block, BlockSource, hash_of
 from everlearn.data.corpus import Corpus, Document, is_held_out
 from everlearn.data.documents import corpus_fingerprint, read_documents
-from everlearn.data.packing import CHUNK, Count, Packer, make_packer, version_of
+from everlearn.data.packing import CHUNK, Count, Packer, packer_of, version_of
 from everlearn.data.tokenize import Encoder, Kind
 from everlearn.errors import DataError
 from everlearn.seeding import seed_for
@@ -75,19 +75,14 @@ class StreamedBlocks(BlockSource):
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
         """Of the corpus, the tokenizer and the settings."""
-        packed = version_of(self.encoder.kind, self.corpus.target_column is not None)
+        packed = version_of(self.encoder, self.corpus)
         settings = (self.block_size, self.target_size, self.held_out_share, *packed)
         return hash_of(corpus_fingerprint(self.corpus), self.encoder.fingerprint, *settings)
 
     def _start(self, position: dict[str, Any] | None = None) -> None:
         """Open the corpus at a position, with an empty packer."""
-        self._packer: Packer = make_packer(
-            self.encoder,
-            self.block_size,
-            examples=self.corpus.target_column is not None,
-            target_size=self.target_size,
-            keep_last=self.corpus.keep_last,
-            where=f"'{self.name}'",
+        self._packer: Packer = packer_of(
+            self.corpus, self.encoder, self.block_size, target_size=self.target_size, where=f"'{self.name}'"
         )
         self._position: dict[str, Any] | None = position
         self._documents = read_documents(self.corpus, position=position)

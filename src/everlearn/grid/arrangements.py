@@ -24,6 +24,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
+from everlearn.errors import RunError
 from everlearn.evaluation import Cell, Results, Spent, alone_path, classification_cell, task_path
 from everlearn.evaluation.build import BASE as BASE_ROW
 from everlearn.evaluation.task import TaskConfig, make_task
@@ -237,10 +238,15 @@ def _examples(folder: RunFolder, row: int) -> dict[str, int]:
 
 def _pool_of(factory: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
     """Return all domains of a recipe as one corpus."""
+    chats = {part.messages_column is not None for domain in recipe.domains for part in domain.parts}
+    if len(chats) > 1:
+        raise RunError("Chats and other text cannot be pooled into one corpus. Leave this row out (`--methods`).")
     answers = any(domain.target_column for domain in recipe.domains)
     last = max(part.keep_last for domain in recipe.domains for part in domain.parts)
     with factory.waiting_for(factory.runs, "writes the corpus of all domains"):  # cells of all seeds share it
         text = pooled(recipe, factory.shared(job, name))
+    if True in chats:
+        return {"path": str(text), "messages_column": "messages"}
     return {"path": str(text), **({"target_column": "target", "keep_last": last} if answers else {})}
 
 
@@ -282,8 +288,12 @@ def _documents(domain: Domain, held_out: bool = False) -> Iterator[Document]:
 def _write(file: Path, documents: Iterable[Document]) -> None:
     with file.open("w", encoding="utf-8") as out:
         for document in documents:
-            answer = {} if document.target is None else {"target": document.target}
-            out.write(json.dumps({"text": document.text, **answer}, ensure_ascii=False) + "\n")
+            row: dict[str, Any] = {"text": document.text}
+            if document.messages:
+                row = {"messages": [message._asdict() for message in document.messages]}
+            elif document.target is not None:
+                row |= {"target": document.target}
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def held_out_names(recipe: Recipe) -> list[str]:

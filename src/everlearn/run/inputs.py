@@ -185,7 +185,7 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     Raises:
         DataError: there are no texts, or no such columns.
     """
-    columns = [str(keys.get("text_column", "text"))]
+    columns = [str(keys.get("messages_column") or keys.get("text_column", "text"))]
     columns += [str(keys["target_column"])] if keys.get("target_column") else []
     folder = cache_folder(cache) / FOLDER
     check_place("data.cache", folder, folder=True)
@@ -215,7 +215,8 @@ def _rows(texts: Any, what: str, columns: Sequence[str]) -> Iterator[dict[str, A
             for column in columns:
                 if column not in row:
                     raise DataError(
-                        f"The data set of {what} has no column '{column}' (`text_column`, `target_column`)."
+                        f"The data set of {what} has no column '{column}' (`text_column`, `target_column`, "
+                        "`messages_column`)."
                         f"{did_you_mean(column, row)}"
                     )
             yield {column: row[column] for column in columns}

@@ -126,7 +126,7 @@ class OpenRun:
                 tokenizer,
                 mask_probability=data.mask_probability,
                 isolate=data.isolate_documents,
-                examples=any(corpus.target_column is not None for corpus in self.corpora),
+                examples=any(corpus.answers for corpus in self.corpora),
             )
             longest = objective.longest_input(model)
             if data.block_size is not None and longest is not None and data.block_size > longest:

@@ -38,10 +38,11 @@ CASES = [
         says=("`--task sft`", "'text'"),
     ),
     case(
-        "asks for text of conversations",
+        "gives an encoder-decoder chats",
+        *T5,
         "--domain",
         "a=chats.jsonl",
-        says=("holds chats", "a prompt and its answer"),
+        says=("learns only prompts and answers", "'messages'"),
         spoil=CHATS,
     ),
     case("asks an encoder-decoder to learn text", *T5, "--task", "pretrain", says=("encoder-decoder", "'sft'")),

@@ -57,9 +57,9 @@ def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], l
     for corpus in corpora:
         if corpus.validation is None:
             continue
-        if any(part.target_column is not None for part in corpus.parts):
+        if any(part.answers for part in corpus.parts):
             notes.append(
-                f"'{corpus.name}' holds prompts and answers, which are compared as an end task only (`--task`)."
+                f"'{corpus.name}' holds answers to prompts, which are compared as an end task only (`--task`)."
             )
             continue
         texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]

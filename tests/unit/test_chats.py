@@ -1,0 +1,221 @@
+"""Chats: read in every common form, written by the tokenizer's template, learnt where the assistant speaks."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tiny
+from everlearn.commands.data_probe import probe
+from everlearn.config.recipe import parse
+from everlearn.data.chats import ChatFormat, Message, messages_in
+from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.documents import read_documents
+from everlearn.data.packing import IGNORED, ChatPacker
+from everlearn.data.prepare import prepare
+from everlearn.data.tokenize import Encoder
+from everlearn.errors import DataError, EverlearnError, ModelError
+
+PLAIN = (
+    "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
+MARKED = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}<s>assistant: "
+    "{% generation %}{{ message['content'] }}</s>{% endgeneration %}"
+    "{% else %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
+FORGETS = (
+    "{% for message in messages %}{% if loop.last or message['role'] == 'user' %}"
+    "{{ message['content'] }}|{% endif %}{% endfor %}"
+)
+REFUSES = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('the user begins') }}{% endif %}" + PLAIN
+CHAT = (
+    Message("system", "random words"),
+    Message("user", "the mean of a sample"),
+    Message("assistant", "solve the equation"),
+    Message("user", "and the variance"),
+    Message("assistant", "test the vector"),
+)
+
+
+def tokenizer(template: str | None = PLAIN) -> Any:
+    """The tests' tokenizer with a chat template."""
+    made = copy.deepcopy(tiny.tokenizer())
+    made.chat_template = template
+    return made
+
+
+def as_dicts(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+    """The messages as the field writes them."""
+    return [message._asdict() for message in messages]
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["prefixes", "marked by the template"])
+def test_what_the_assistant_says_is_learnt_with_its_end(template: str) -> None:
+    made = tokenizer(template)
+    ids, learnt = ChatFormat(made).encode(CHAT)
+    assert ids == made(made.apply_chat_template(as_dicts(CHAT), tokenize=False), add_special_tokens=False)["input_ids"]
+    runs, last = [], False
+    for number, own in zip(ids, learnt, strict=True):
+        if own and not last:
+            runs.append([])
+        if own:
+            runs[-1].append(number)
+        last = own
+    # A token that begins with the blank before the answer belongs to it.
+    assert [made.decode(run).lstrip() for run in runs] == ["solve the equation</s>", "test the vector</s>"]
+
+
+def test_a_first_turn_of_the_assistant_is_not_learnt() -> None:
+    ids, learnt = ChatFormat(tokenizer()).encode((Message("assistant", "test"), *CHAT[1:3]))
+    assert learnt[0] is False
+    assert sum(learnt) < len(ids) / 2
+
+
+def test_special_tokens_are_those_of_the_template() -> None:
+    made = tokenizer()
+    ids, _ = ChatFormat(made).encode(CHAT[1:3])
+    assert ids.count(made.convert_tokens_to_ids("</s>")) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "error", "says"),
+    [
+        (None, ModelError, "no chat template"),
+        (FORGETS, DataError, "writes earlier turns differently"),
+        (REFUSES, DataError, "refuses a chat of the roles system, user, assistant, user, assistant: the user begins"),
+    ],
+)
+def test_templates_that_cannot_do_it_are_refused(template: str | None, error: type[EverlearnError], says: str) -> None:
+    with pytest.raises(error, match=says):
+        ChatFormat(tokenizer(template)).encode(CHAT)
+
+
+FORMS = {
+    "role and content": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+    "ShareGPT": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "b"}],
+    "a turn without content": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": "b"},
+    ],
+    "capitals": [{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_common_forms(form: str) -> None:
+    assert messages_in(FORMS[form], "messages", "here") == (Message("user", "a"), Message("assistant", "b"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", {"role": "user"}, ["text"], [{"role": "user"}], [{"role": 1, "content": "a"}],
+     [{"role": "user", "content": [{"type": "image_url", "url": "x"}]}], [{"from": "human", "content": "a"}]],
+)  # fmt: skip
+def test_other_values_are_refused_with_the_place(value: Any) -> None:
+    with pytest.raises(DataError, match=r"line 7: column 'messages' \(`messages_column`\)"):
+        messages_in(value, "messages", "line 7")
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Chats of one to three questions."""
+    words = tiny.texts(6 * count, seed=5, words=6)
+    return [
+        {
+            "messages": [
+                {"role": role, "content": words[6 * number + 2 * turn + part]}
+                for turn in range(1 + number % 3)
+                for part, role in enumerate(("user", "assistant"))
+            ]
+        }
+        for number in range(count)
+    ]
+
+
+def written(folder: Path, count: int = 60, ending: str = "jsonl") -> Path:
+    """A corpus of chats."""
+    path = folder / f"chats.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows(count)), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows(count)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_file_of_chats_gives_documents(tmp_path: Path, ending: str) -> None:
+    corpus = Corpus(path=str(written(tmp_path, ending=ending)), messages_column="messages")
+    documents = [document for document, _ in read_documents(corpus)]
+    assert len(documents) == 60
+    said = rows(60)[2]["messages"]
+    assert as_dicts(documents[2].messages) == said
+    assert documents[2].target == "\n".join(each["content"] for each in said if each["role"] == "assistant")
+
+
+def test_a_chat_in_which_the_assistant_says_nothing_is_no_document(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    asked = json.dumps({"messages": [{"role": "user", "content": "hello"}]})
+    path.write_text(asked + "\n" + json.dumps(rows(1)[0]) + '\n{"messages": null}\n', encoding="utf-8")
+    assert len(list(read_documents(Corpus(path=str(path), messages_column="messages")))) == 1
+
+
+def test_blocks_hold_whole_chats_and_learn_what_the_assistant_says(tmp_path: Path) -> None:
+    made = tokenizer()
+    packer = ChatPacker(Encoder(made, "decoder"), 64)
+    documents = [d for d, _ in read_documents(Corpus(path=str(written(tmp_path)), messages_column="messages"))]
+    blocks = [*packer.feed(documents), *packer.finish()]
+    found = []
+    for block in blocks:
+        for segment in np.unique(block["segments"]):
+            own = block["segments"] == segment
+            ids, labels = block["input_ids"][own], block["labels"][own]
+            if (labels != IGNORED).any():
+                assert (labels[labels != IGNORED] == ids[labels != IGNORED]).all()
+                found.append((ids.tolist(), (labels != IGNORED).tolist()))
+    expected = [ChatFormat(made).encode(document.messages) for document in documents]
+    kept = [(ids[:64], learnt[:64]) for ids, learnt in expected if any(learnt[:64])]
+    assert found == kept
+    assert packer.count.truncated == sum(len(ids) > 64 for ids, _ in expected)
+    assert packer.count.documents == 60
+    # Labels are the tokens of the text and one end for each chat: that is what a byte costs.
+    assert packer.count.text_tokens + 60 == sum(sum(learnt) for _, learnt in expected)
+    assert packer.count.text_bytes == sum(len((document.target or "").encode()) for document in documents)
+
+
+def test_another_template_makes_other_rows(tmp_path: Path) -> None:
+    corpus = Domain(name="chats", path=str(written(tmp_path)), messages_column="messages", validation=0.2)
+    prints = {
+        prepare(corpus, tokenizer(template), "decoder", 64, seed=0, cache=tmp_path / "cache").fingerprint
+        for template in (PLAIN, MARKED)
+    }
+    assert len(prints) == 2
+
+
+def test_encoders_do_not_learn_chats(tmp_path: Path) -> None:
+    corpus = Domain(name="chats", path=str(written(tmp_path)), messages_column="messages")
+    with pytest.raises(DataError, match="'chats' has a `messages_column`: chats are learnt by decoders"):
+        prepare(corpus, tokenizer(), "encoder", 64, seed=0, cache=tmp_path / "cache")
+
+
+def test_two_forms_of_answers_are_refused() -> None:
+    with pytest.raises(EverlearnError, match="two forms of answers"):
+        parse(
+            {"model": "m", "domains": [{"name": "a", "path": "a.jsonl", "target_column": "b", "messages_column": "c"}]}
+        )
+
+
+def test_init_finds_chats(tmp_path: Path) -> None:
+    found = probe(str(written(tmp_path)), "--domain")
+    assert found.columns.keys == {"messages_column": "messages"}
+    assert found.answers
