@@ -13,6 +13,7 @@ from everlearn.data.chats import Message
 from everlearn.data.folders import SPLITS
 from everlearn.data.opening import COMPRESSIONS, Limits
 from everlearn.data.readers import FORMATS
+from everlearn.data.text_template import columns_in, is_template, parts_of
 from everlearn.options import Options, slug
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -66,7 +67,8 @@ class Corpus(Reads):
     revision: str | None = None
     """Commit, tag or branch of a hub data set."""
     text_column: str = "text"
-    """Column with the text (with `target_column`: the prompt)."""
+    """Column with the text (with `target_column`: the prompt); or a template of columns and of values inside them, in
+    braces: `"{title}\\n\\n{document.body}"`."""
     target_column: str | None = None
     """Column with the answer; makes examples of which only the answer is learnt. Text and answer are joined as they
     are: put the space or line end between them into one of the two."""
@@ -90,12 +92,20 @@ class Corpus(Reads):
         """The columns that are read."""
         if self.messages_column is not None:
             return (self.messages_column,)
-        return (self.text_column,) if self.target_column is None else (self.text_column, self.target_column)
+        given = [column for column in (self.text_column, self.target_column) if column is not None]
+        return tuple(dict.fromkeys(n for each in given for n in (columns_in(each) if is_template(each) else (each,))))
 
     @property
     def answers(self) -> bool:
         """Whether only a part of each document is learnt: an answer, or what an assistant says."""
         return self.target_column is not None or self.messages_column is not None
+
+    @field_validator("text_column", "target_column")
+    @classmethod
+    def _template(cls, value: str | None) -> str | None:
+        if value is not None and is_template(value):
+            parts_of(value)  # raises if it is not well formed
+        return value
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

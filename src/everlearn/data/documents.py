@@ -13,6 +13,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.data.chats import ASSISTANT, Message, messages_in
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.readers import read_rows, resolve_files
+from everlearn.data.text_template import filled, is_template
 from everlearn.errors import DataError
 from everlearn.files import digest
 
@@ -60,11 +61,16 @@ def _document(values: Mapping[str, object], corpus: Corpus, where: str) -> Docum
     """Return the document in a row; None when it is blank."""
     if corpus.messages_column is not None:
         return _chat(messages_in(values[corpus.messages_column], corpus.messages_column, where))
-    text = _string(values[corpus.text_column], corpus.text_column, where)
+    text = _text(values, corpus.text_column, where)
     if corpus.target_column is None:
         return Document(text) if text.strip() else None
-    target = _string(values[corpus.target_column], corpus.target_column, where)
+    target = _text(values, corpus.target_column, where)
     return Document(text, target) if text.strip() and target.strip() else None
+
+
+def _text(values: Mapping[str, object], column: str, where: str) -> str:
+    """Return the text in a column, or that of a template."""
+    return _string(filled(column, values, where) if is_template(column) else values[column], column, where)
 
 
 def _chat(messages: tuple[Message, ...]) -> Document | None:

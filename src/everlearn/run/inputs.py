@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from everlearn import files
 from everlearn.config.recipe import Recipe, parse
-from everlearn.data.corpus import Domain
+from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.prepare import cache_folder
 from everlearn.errors import DataError, ModelError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.task import TaskConfig
@@ -185,8 +185,8 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     Raises:
         DataError: there are no texts, or no such columns.
     """
-    columns = [str(keys.get("messages_column") or keys.get("text_column", "text"))]
-    columns += [str(keys["target_column"])] if keys.get("target_column") else []
+    named = ("text_column", "target_column", "messages_column")
+    columns = Corpus(path=name, **{key: keys[key] for key in named if keys.get(key) is not None}).columns
     folder = cache_folder(cache) / FOLDER
     check_place("data.cache", folder, folder=True)
     folder.mkdir(parents=True, exist_ok=True)

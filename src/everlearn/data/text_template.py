@@ -1,0 +1,91 @@
+"""Text of several columns, or of a value inside a column: `{title}\\n\\n{document.body}`."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from everlearn.errors import DataError
+
+
+class Part(NamedTuple):
+    """Fixed text, and the value behind it.
+
+    Attributes:
+        before: the fixed text.
+        path: the column, and the names inside its value; empty behind the last value.
+    """
+
+    before: str
+    path: tuple[str, ...]
+
+
+def is_template(column: str) -> bool:
+    """Whether the name of a column is a template: it has braces."""
+    return "{" in column or "}" in column
+
+
+@functools.cache
+def parts_of(template: str) -> tuple[Part, ...]:
+    """Return the parts of a template.
+
+    Raises:
+        ValueError: it is not well formed, or has no value.
+    """
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"'{template}' is no template ({error}): write `{{column}}`, and `{{{{` for a brace") from None
+    parts = []
+    for before, name, spec, conversion in parsed:
+        path = () if name is None else tuple(name.split("."))
+        if spec or conversion or not all(path):
+            raise ValueError(f"'{template}' has a value without a name, or with a format: write `{{column}}` alone")
+        parts.append(Part(before, path))
+    if not any(part.path for part in parts):
+        raise ValueError(f"'{template}' names no column: write `{{column}}`")
+    return tuple(parts)
+
+
+def columns_in(template: str) -> tuple[str, ...]:
+    """Return the columns that a template reads, each once."""
+    return tuple(dict.fromkeys(part.path[0] for part in parts_of(template) if part.path))
+
+
+def filled(template: str, values: Mapping[str, Any], where: str) -> str:
+    """Return the text of a row; empty if all its values are.
+
+    Args:
+        template: as in a recipe.
+        values: column → value.
+        where: the row, for errors.
+
+    Raises:
+        DataError: a value is no text or number, or a name is looked for in something that has no names.
+    """
+    texts = [_value(part.path, values, where) for part in parts_of(template)]
+    if not any(text.strip() for text in texts):
+        return ""
+    return "".join(part.before + text for part, text in zip(parts_of(template), texts, strict=True))
+
+
+def _value(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> str:
+    found: Any = values if path else None
+    for place, name in enumerate(path):
+        if found is None:
+            break
+        if not isinstance(found, Mapping):
+            raise DataError(
+                f"{where}: `{{{'.'.join(path)}}}`: '{'.'.join(path[:place])}' holds {type(found).__name__} "
+                f"({found!r:.40}), which has no '{name}' in it."
+            )
+        found = found.get(name)
+    if found is None:
+        return ""
+    if isinstance(found, bool) or not isinstance(found, str | int | float):
+        raise DataError(
+            f"{where}: `{{{'.'.join(path)}}}` must be a text or a number; it is {type(found).__name__} ({found!r:.40})."
+        )
+    return str(found)
