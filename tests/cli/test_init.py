@@ -82,7 +82,7 @@ def test_every_key_is_there_with_all(everlearn: Project, options: tuple[str, ...
     assert yaml.safe_load(outcome.out) == short | {"model": {"path": short["model"]}}
 
 
-@pytest.mark.parametrize("group", ["general", "end_tasks", "evaluation"])
+@pytest.mark.parametrize("group", ["general", "end_tasks", "evaluation", "stop"])
 def test_a_commented_group_is_set_by_taking_away_the_signs(everlearn: Project, group: str) -> None:
     before, _, after = everlearn("init", "-", "--all", "--domain", "b=a.jsonl").out.partition(f"# {group}:\n")
     block, _, rest = after.partition("\n\n")
@@ -237,7 +237,7 @@ def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.Mon
         (("--general", "nowhere.jsonl"), ("--general", "nowhere.jsonl", "no such file")),
         (("--task", "chat"), ("--task", "'chat'", "sft")),
         (("--domain", "a=a.jsonl", "--task", "sft"), ("--task sft", "'text'")),
-        (("--domain", "a=chats.jsonl"), ("does not read yet", "apply_chat_template")),
+        (("--model", "T5", "--domain", "a=chats.jsonl"), ("learns only prompts and answers", "'messages'")),
         (("--model", "./nowhere"), ("./nowhere", "no local folder")),
         (("--model", "T5", "--task", "pretrain"), ("--task", "encoder-decoder")),
         (

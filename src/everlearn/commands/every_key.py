@@ -16,6 +16,7 @@ from everlearn.commands.yaml_text import flow_text, method_text, rate_or_value, 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "general": {"path": "data/general.txt"},
     "end_tasks": {"name": "stars", "train": "data/stars-train.jsonl", "test": "data/stars-test.jsonl"},
+    "stop": {"every": 50},
 }
 """What a group shows that the recipe does not set."""
 WIDTH = 110
@@ -49,6 +50,7 @@ def with_every_key(values: Mapping[str, Any]) -> str:
         _training(keys, own["train"]),
         _line("optimizer", keys, keys["optimizer"]["default"], is_set=False),
         _group("evaluation", keys, groups["Evaluation"], own.get("evaluation")),
+        _group("stop", keys, groups["Stop"], None),
         _group("report", keys, groups["ReportSettings"], own.get("report")),
         _group("run", keys, groups["RunSettings"], own["run"]),
         _line("plugins", keys, keys["plugins"]["default"], is_set=False),
