@@ -33,7 +33,7 @@ MEASURE = "bits_per_byte"
 
 
 @dataclass
-class State:
+class Decisions:
     """What was decided so far; replaced as a whole after each decision.
 
     Attributes:
@@ -255,11 +255,11 @@ def _bounds(recipe: Recipe, folder: RunFolder, index: int) -> Any:
             yield domain.name, (reference, stop.earlier, "stop.earlier", "right after it was learnt")
 
 
-def _read(path: Path) -> State:
+def _read(path: Path) -> Decisions:
     if not path.is_file():
-        return State()
+        return Decisions()
     try:
-        return State(**files.read_json(path))
+        return Decisions(**files.read_json(path))
     except TypeError:
         raise RunError(f"{path} is damaged. Delete {path.parent.name}, and `everlearn resume` trains again.") from None
 
