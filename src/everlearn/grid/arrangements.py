@@ -1,7 +1,7 @@
 """Make a cell: methods learn the stream, and other arrangements train plainly in different ways.
 
 Everything is a run of :class:`~everlearn.learner.ContinualLearner`, so a killed cell continues where it was. The base
-model is scored once for the complete grid (:attr:`Workbench.base`), since its scores depend only on model and data.
+model is scored once for the complete grid (:meth:`RunFactory.base`), since its scores depend only on model and data.
 """
 
 from __future__ import annotations

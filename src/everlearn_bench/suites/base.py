@@ -24,7 +24,7 @@ class Published:
         columns: meaning of each number, as in the source.
         rows: row → numbers in percent; None if the source has none.
         caption: where they were read, and what is doubtful.
-        beside: what our tables show beside them: a number of :func:`everlearn.grid.summary.numbers`, and its
+        beside: what our tables show beside them: a number of :mod:`everlearn.grid.numbers`, and its
             order (None: the mean over all). Averages and forgetting of the metrics of the suite if empty.
     """
 

@@ -11,7 +11,7 @@ Number = Literal[
     "kept", "kept_forgotten", "pass_at_1",
     "continual", "lc", "fg", "backward", "forward", "late",
 ]  # fmt: skip
-"""What is compared; see :func:`everlearn.grid.summary.numbers`, and of the last line
+"""What is compared; see :mod:`everlearn.grid.numbers`, and of the last line
 :func:`everlearn_bench.transfer_study.claim_numbers.transfer`; ``drift`` is ``bits_drift`` of a stream, by its last
 domain."""
 TRANSFER: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward", "late")
