@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from everlearn.errors import DataError
 
 
-class Piece(NamedTuple):
+class Placeholder(NamedTuple):
     """Fixed text, and the value behind it.
 
     Attributes:
@@ -28,7 +28,7 @@ def is_template(column: str) -> bool:
 
 
 @functools.cache
-def parts_of(template: str) -> tuple[Piece, ...]:
+def parts_of(template: str) -> tuple[Placeholder, ...]:
     """Return the parts of a template.
 
     Raises:
@@ -43,7 +43,7 @@ def parts_of(template: str) -> tuple[Piece, ...]:
         path = () if name is None else tuple(name.split("."))
         if spec or conversion or not all(path):
             raise ValueError(f"'{template}' has a value without a name, or with a format: write `{{column}}` alone")
-        parts.append(Piece(before, path))
+        parts.append(Placeholder(before, path))
     if not any(part.path for part in parts):
         raise ValueError(f"'{template}' names no column: write `{{column}}`")
     return tuple(parts)
