@@ -99,5 +99,10 @@ def no_such_method(name: str, known: Iterable[str], in_das_paper: Mapping[str, s
         in_das_paper: name in the DAS paper → name here, where they differ.
     """
     ours = in_das_paper.get(plain_name(name))
-    hint = f" In the DAS paper {name.upper()} is `{ours}`." if ours else did_you_mean(name.lower(), known)
+    if ours:
+        hint = f" In the DAS paper {name.upper()} is `{ours}`."
+    elif near := difflib.get_close_matches(name.lower(), known := sorted(known)):
+        hint = did_you_mean(name.lower(), near)
+    else:
+        hint = " `everlearn methods` lists all."
     return MethodError(f"There is no method '{name}'.{hint}")

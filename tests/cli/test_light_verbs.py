@@ -36,6 +36,8 @@ def test_the_tables_are_what_the_classes_say() -> None:
         (["methods"], HEAVY),
         (["methods", "das", "--json"], HEAVY),
         (["methods", "nosuch"], HEAVY),
+        (["analyse", "--help"], HEAVY),
+        (["analyse", "nosuch", "runs/first"], HEAVY),
         (["schema"], HEAVY),
         (["init", "-"], HEAVY),
         (["init", "--all", "-"], HEAVY),

@@ -25,6 +25,7 @@ from packaging.metadata import Metadata
 import everlearn
 import tiny
 from installed import ROOT, VERSIONS, call, environment_of_links, environment_of_pip
+from plugin_package import files_of_example
 
 NOT_SOURCE = {".git", ".venv", ".cache", "build", "dist", "runs", "site", "bench"}
 EVERYTHING = """
@@ -177,3 +178,22 @@ def test_the_wheel_works_where_no_checkout_is(programs: Path, tmp_path: Path) ->
     assert "Report: " in said["run", "small.yaml", "--quiet"]
     for file in ("recipe.yaml", "runs/small/results.json", "runs/small/report.html", "runs/small/stage-02-b/seal.json"):
         assert (tmp_path / file).is_file(), file
+
+
+def test_a_package_of_another_is_found_where_no_checkout_is(programs: Path, tmp_path: Path) -> None:
+    """The guides' package, by pip."""
+    source = tmp_path / "source"
+    for name, content in files_of_example().items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(content, encoding="utf-8")
+    offline = ("--quiet", "--no-deps", "--no-index")
+    pip = (sys.executable, "-m", "pip")
+    call(*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", tmp_path, source, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    call(*pip, "--python", programs / "python", "install", *offline, wheel, cwd=tmp_path)
+    said = call(programs / "everlearn", "methods", "near_base", cwd=tmp_path)
+    assert "penalises moving away from the base model" in said
+    assert "Show the norm of all weights" in call(programs / "everlearn", "analyse", "--help", cwd=tmp_path)
+    assert call(programs / "everlearn", "hello", cwd=tmp_path) == "Hello, everlearn.\n"
+    names = "from everlearn_bench.suites import SUITES; print(sorted(SUITES))"
+    assert "'weather'" in call(programs / "python", "-c", names, cwd=tmp_path)
