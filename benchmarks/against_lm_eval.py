@@ -26,7 +26,7 @@ from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint
 from everlearn_bench.suites.code.files import find
-from everlearn_bench.suites.code.suite import TASKS
+from everlearn_bench.suites.code.suite import Code
 
 THEIRS: dict[str, dict[str, Any]] = {
     "hellaswag": {"doc_to_text": "{{query}}", "doc_to_choice": "choices", "doc_to_target": "{{gold}}"},
@@ -64,7 +64,7 @@ def theirs(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict
 
 
 def ours(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict[str, float]]:
-    scores = {}
+    scores, tasks = {}, {task["name"]: task for task in Code().template()["end_tasks"]}
     for name in THEIRS:
         lines = tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False)  # noqa: SIM115 - read by name below
         import gzip
@@ -72,7 +72,7 @@ def ours(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict[s
         path = find(name, data)
         with lines, (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as rows:
             lines.writelines(line for _, line in zip(range(items), rows, strict=False))
-        task = make_task(task_config({"name": name, "test": lines.name, **TASKS[name]}, "end_tasks.0"))
+        task = make_task(task_config({**tasks[name], "test": lines.name}, "end_tasks.0"))
         how = Conditions("base", tokenizer, make_objective("causal", model, tokenizer), batch_size=8)
         cell = task.measure(Checkpoint(model, how.objective), how)
         scores[name] = {key: METRICS[metric].score(cell) for key, metric in METRIC.items()}

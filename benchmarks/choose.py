@@ -17,7 +17,7 @@ and for each row the keys and values that are tried, the published one among the
 the tables are made of. Chosen is the value with the highest accuracy at the end; with `within: 0.02`, of the values
 whose accuracy is at most that much below the best of plain training, the one after which general text has drifted
 least (of several, and where there is none, the most accurate). Every trial is written down beside the choice, in
-TUNED.json; TUNED.yaml is the settings file with the choices as `entries`. A trial that is there is not run again.
+TUNED.json; TUNED.yaml is the settings file with the choices as `grid.rows`. A trial that is there is not run again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from everlearn import files
 from everlearn.comparison.runs import Run
 from everlearn.errors import EverlearnError, RecipeError, did_you_mean, first_line
 from everlearn.evaluation.results import GridCell
+from everlearn.grid.identity import where_differ
 from everlearn.grid.numbers import numbers
 from everlearn.grid.rows import entry_of
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import quiet
-from everlearn_bench.suites import find_suite
-from everlearn_bench.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite, read_overlay
 
 KEYS = ("suite", "settings", "domains", "seed", "rows")
 SHOWN = ("accuracy", "accuracy_learnt", "accuracy_forgetting", "bits_drift")
@@ -85,18 +85,25 @@ class Trials:
     def __init__(self, place: Path, data: Path, output: Path, runs: Path) -> None:
         self.asked = asked_for(place)
         self.settings_file = place.parent / self.asked["settings"]
-        settings = load_settings(self.settings_file)
-        self.suite = find_suite(self.asked["suite"]).on(settings, data)
-        self.bench = RunFactory(self.suite, settings, runs, data)
+        overlay = read_overlay(self.settings_file)
+        self.suite = find_suite(self.asked["suite"]).on(overlay, data)
+        self.bench = RunFactory(self.suite, runs)
         self.domains = tuple(self.asked["domains"])
         plain = self.bench.plain()
-        raw = self.suite.recipe(
-            plain.domains, settings=settings, data=data, method=plain.methods, seed=0, name="x", folder=runs
+        self.changes = development(
+            self.suite.recipe(plain.domains, method=plain.methods, seed=0, name="x", folder=runs)
         )
-        self.changes = development(raw)
         self.output, self.log = output, output.with_suffix(".json")
-        shared = settings.model_dump(mode="json", exclude={"entries", "model"}, exclude_defaults=True)
-        self.made_of = {"suite": self.suite.name, "seed": self.asked["seed"], "domains": list(self.domains), **shared}
+        shared = {key: value for key, value in overlay.recipe.items() if key != "model"}
+        grid = overlay.grid.model_dump(mode="json", exclude={"rows"}, exclude_defaults=True)
+        self.made_of = {
+            "seed": self.asked["seed"],
+            "domains": list(self.domains),
+            "suite": self.suite.name,
+            "suite_keys": dict(overlay.suite),
+            "grid": grid,
+            "recipe": shared,
+        }
         self.found: dict[str, Any] = self.known()
 
     def known(self) -> dict[str, Any]:
@@ -111,6 +118,7 @@ class Trials:
         for key in sorted({*kept["made_of"], *self.made_of}):
             there, here = kept["made_of"].get(key), self.made_of.get(key)
             if there != here:
+                key, there, here = where_differ(key, there, here)
                 raise RecipeError(
                     f"{self.log} holds trials with `{key}` {there!r}; here it is {here!r}. Name another --output and "
                     "other --runs, or remove both."
@@ -125,7 +133,7 @@ class Trials:
         """Numbers of one trial."""
         entry = entry_of(row, self.suite)
         label = "-".join([row, *(f"{key.split('.')[-1]}={value}" for key, value in own.items())])
-        changes = {**entry.changes, **self.settings.entries.get(row, {}), **own, **self.changes}
+        changes = {**entry.changes, **self.settings.rows.get(row, {}), **own, **self.changes}
         methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
         job = Job(min(self.suite.orders), self.asked["seed"], self.domains, methods, changes)
         results, facts = entry.make(self.bench, job, self.bench.runs / label)
@@ -177,11 +185,10 @@ class Trials:
     def write(self) -> None:
         """The settings file with what was chosen."""
         raw = yaml.safe_load(self.settings_file.read_text())
-        raw["model"] = os.path.relpath(self.settings.model, self.output.parent)
-        entries = raw.get("entries", {})
+        raw["model"] = os.path.relpath(self.suite.overlay.recipe["model"], self.output.parent)
+        rows = raw.setdefault("grid", {}).setdefault("rows", {})
         for row, found in self.found.items():
-            entries[row] = {**entries.get(row, {}), **found.get("chosen", {})}
-        raw["entries"] = entries
+            rows[row] = {**rows.get(row, {}), **found.get("chosen", {})}
         head = f"# Written by benchmarks/choose.py: {self.settings_file.name} with what was chosen for each row.\n"
         self.output.write_text(head + yaml.safe_dump(raw, sort_keys=False))
 

@@ -29,7 +29,7 @@ checksums are those of the copies that the committed results were made with. Of 
 yahoo, IMDB/test, yelp/test and MultiRC/test were not seen: their paths follow those of the others. Neither was the
 whole of HellaSwag: its path is the one that others read it from. M2D2 is on the Hugging Face Hub, not on GitHub; of its
 tarballs the size of one is known (`cs.CL`, 144,417,418 bytes) and no digest. Its settings choose which are fetched
-([`stream.domains`](m2d2.md#settings)): left to itself that is all of level 2.
+([`suite.domains`](m2d2.md#settings)): left to itself that is all of level 2.
 
 `python docs/data_sources.py` writes this page.
 """

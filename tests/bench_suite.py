@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny
-from everlearn.errors import RecipeError
-from everlearn_bench.suites import Published, Settings, Suite
+from everlearn_bench.suites import Published, Suite, overlay_of
 from everlearn_bench.suites.six_domains.published import GROUPS, PAPER_NAMES
 
 DOMAINS = ("a", "b", "c")
@@ -23,6 +22,20 @@ def _lines(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
+def keys_of(
+    suite: Suite,
+    order: Any = 0,
+    place: Path | None = None,
+    method: Any = ({"name": "sequential"},),
+    tokens: int | None = None,
+    suite_keys: Any = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """The recipe of a run on a suite whose data are at a place, with changes as in a settings file."""
+    bound = suite.on(overlay_of({"model": "m", "suite": suite_keys, **changes}, tokens), place)
+    return bound.recipe(order, method=method, seed=3, name="x", folder=Path("x"))
+
+
 class TinySuite(Suite):
     """Random models, nonsense text; `folder` holds everything."""
 
@@ -33,6 +46,7 @@ class TinySuite(Suite):
     paper_names = PAPER_NAMES
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
         self.model = folder / "model"
         if not self.model.is_dir():
@@ -58,37 +72,23 @@ class TinySuite(Suite):
         own = {"epochs": 1, "batch_size": 8, "max_length": 32, "f1": "micro" if name == "c" else "macro"}
         return {"name": name, "domain": name, "train": files[0], "test": files[1], **own}
 
-    def recipe(
-        self,
-        order: int | Sequence[str],
-        *,
-        settings: Settings,
-        data: Path | None,
-        method: Sequence[Mapping[str, Any]],
-        seed: int,
-        name: str,
-        folder: Path,
-    ) -> dict[str, Any]:
-        names = self.orders[order] if isinstance(order, int) else order
-        if any(each not in DOMAINS for each in names):
-            raise RecipeError("no such domain")
-        steps = settings.steps or STEPS
+    def template(self) -> dict[str, Any]:
         return {
-            "model": settings.model or str(self.model),
-            "domains": [self.corpus(each) for each in names],
+            "model": str(self.model),
+            "domains": [self.corpus(each) for each in DOMAINS],
             "general": self.corpus("general"),
-            "end_tasks": [self.task(each) for each in names],
-            "method": method,
+            "end_tasks": [self.task(each) for each in DOMAINS],
             "data": {"block_size": 32, "cache": str(self.folder / "cache")},
             "train": {
-                "max_steps": steps,
+                "max_steps": STEPS,
                 "warmup_steps": 1,
                 "per_device_train_batch_size": 2,
                 "learning_rate": 1e-3,
                 "logging_steps": 1,
                 "save_steps": 1,
-                **settings.train,
             },
             "evaluation": {"blocks": 4, "batch_size": 4, "end_task_seeds": 2},
-            "run": {"name": name, "seed": seed, "folder": str(folder), "notes": ["Invented text."]},
         }
+
+    def finish(self, raw: dict[str, Any]) -> None:
+        raw["run"]["notes"] = ["Invented text."]

@@ -19,21 +19,29 @@ from everlearn.config.recipe import parse
 from everlearn.files import write_json
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
-from everlearn_bench.suites.six_domains import ORDERS, EndTasks, recipe
+from everlearn_bench.suites import find_suite, overlay_of
 
 HERE = Path(__file__).parent
-DOMAINS = ORDERS[0][:3]
+SUITE = find_suite("six-domains")
+DOMAINS = SUITE.first[:3]
 PRE_TRAINING = (3e-4, 1e-3, 2e-3, 3e-3)
 END_TASKS = (2e-4, 5e-4, 1e-3, 2e-3)
 SEED = 99
-COMMON: dict[str, Any] = {"batch": 16, "accumulate": 1, "block_size": 128, "blocks": 32, "seed": SEED}
-COMMON["train"] = {"bf16": True}
+BATCH = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1, "bf16": True}
 
 
-def run(**options: Any) -> Any:
+def run(arguments: argparse.Namespace, train: dict[str, Any], end_tasks: dict[str, Any] | None) -> Any:
     """A run in a temporary folder; its results."""
+    changes = {
+        "model": arguments.model,
+        "data": {"block_size": 128},
+        "train": BATCH | train,
+        "end_tasks": end_tasks,
+        "evaluation": {"blocks": 32, "end_task_seeds": 1, "end_tasks": "final"},
+    }
+    suite = SUITE.on(overlay_of(changes), arguments.data)
     with tempfile.TemporaryDirectory() as folder:
-        made = recipe(DOMAINS, folder=f"{folder}/run", method="sequential", **(COMMON | options))
+        made = suite.recipe(DOMAINS, method=["sequential"], seed=SEED, name="choose", folder=Path(folder, "run"))
         return ContinualLearner(parse(made)).run()
 
 
@@ -49,25 +57,23 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     arguments = parser.parse_args()
     quiet()
-    common = {"data": arguments.data, "model": arguments.model}
+    epochs = {task["name"]: task["epochs"] for task in SUITE.template()["end_tasks"]}
     learnt = {}
     for rate in PRE_TRAINING:
-        results = run(**common, steps=arguments.steps, learning_rate=rate, end_tasks=None)
+        results = run(arguments, {"max_steps": arguments.steps, "learning_rate": rate}, None)
         losses = results.matrices["loss"].values
         learnt[rate] = sum(float(losses[i + 1][i] or 0) for i in range(len(DOMAINS))) / len(DOMAINS)
         print(f"pre-training {rate:g}: {learnt[rate]:.4f} nats a label", flush=True)
     scores = {}
     for rate in END_TASKS:
-        limits = EndTasks(
-            max_train=arguments.max_train,
-            max_test=arguments.max_test,
-            epochs_factor=arguments.epochs_factor,
-            learning_rate=rate,
-            batch_size=arguments.batch_size,
-            seeds=1,
-            when="final",
-        )
-        results = run(**common, steps=1, learning_rate=1e-9, end_tasks=limits)
+        limits: dict[str, Any] = {
+            "max_train": arguments.max_train,
+            "max_test": arguments.max_test,
+            "learning_rate": rate,
+            "batch_size": arguments.batch_size,
+        }
+        own = {name: {"epochs": arguments.epochs_factor * number} for name, number in epochs.items()}
+        results = run(arguments, {"max_steps": 1, "learning_rate": 1e-9}, {"*": limits, **own})
         found = results.matrices.get("f1", results.matrices["macro_f1"]).values[0]
         scores[rate] = sum(float(value or 0) for value in found) / len(found)
         print(f"end tasks {rate:g}: mean F1 {scores[rate]:.4f}", flush=True)

@@ -26,8 +26,7 @@ from everlearn.grid.rows import entry_of
 from everlearn.grid.summary import Line, summarise
 from everlearn.model.loading import quiet
 from everlearn.run.progress import Terminal
-from everlearn_bench.suites import find_suite
-from everlearn_bench.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite, read_overlay
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "shortcuts"
@@ -108,17 +107,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs") / "shortcuts")
     arguments = parser.parse_args()
     quiet()
-    settings = load_settings(HERE / "small.yaml")
+    overlay = read_overlay(HERE / "small.yaml")
     for form, options in FORMS.items():
+        own = replace(overlay, grid=overlay.grid.model_copy(update={"methods": {"das": options}}))
         grid = Grid(
-            find_suite("six-domains"),
+            find_suite("six-domains").on(own, arguments.data),
             [entry(form)],
             [0],
             range(arguments.seeds),
-            settings.model_copy(update={"methods": {"das": options}}),
             CELLS,
             arguments.runs,
-            data=arguments.data,
             reporter=Terminal(),
         )
         exact(grid.identity)  # before the work

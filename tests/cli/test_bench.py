@@ -26,7 +26,7 @@ def suite(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> TinySuite:
 
 
 def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> None:
-    (everlearn.folder / "tiny.yaml").write_text("steps: 1\n")
+    (everlearn.folder / "tiny.yaml").write_text("train: {max_steps: 1}\n")
     words = ("bench", "tiny", "--methods", "NCL,none", "--seeds", "1", "--settings", "tiny.yaml", "--json")
     first = everlearn(*words)
     assert first.code == 0, first.err
@@ -41,7 +41,7 @@ def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> N
     assert "Learning" not in again.err
     assert "All 2 cells are measured." in again.out
     everlearn.fails(
-        *("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--budget", "99"), says=("other settings", "--results")
+        *("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--budget", "199"), says=("other settings", "--results")
     )
 
 

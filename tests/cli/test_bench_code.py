@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tiny
+from bench_suite import keys_of
 from cli_project import Project
 from everlearn.comparison.during_training import Waypoint, axes, moments
 from everlearn.comparison.runs import read_run
@@ -21,11 +22,13 @@ from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn_bench.code_tasks.sandbox import check_available
 from everlearn_bench.code_tasks.sandbox.errors import SandboxError
-from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites import find_suite
 from everlearn_bench.suites import locate as located
 from everlearn_bench.suites.code import VARIABLE, build, corpus
 
 STEPS = 4
+SMALL = {"data": {"block_size": 32}, "train": {"max_steps": STEPS, "per_device_train_batch_size": 2}}
+NOT_RUN = {"end_tasks": {"humaneval": {"run_code": False}}}
 ADD = {
     "task_id": "a/0",
     "prompt": "def add(a, b):\n",
@@ -63,25 +66,19 @@ def data(everlearn: Project) -> Path:
     tokenizer.save_pretrained(everlearn.folder / "model")
     lines(everlearn.folder / "code.jsonl", [{"text": f"def f{i}():\n    return {i}\n"} for i in range(200)])
     settings = {
-        "steps": STEPS, "batch": 2, "block_size": 32, "blocks": 4, "corpora": {"code": "code.jsonl"},
-        "end_tasks": {"max_new_tokens": 8}, "train": {"learning_rate": 0.01, "logging_steps": 1},
+        "data": {"block_size": 32}, "evaluation": {"blocks": 4}, "domains": {"code": {"path": "code.jsonl"}},
+        "end_tasks": {"humaneval": {"max_new_tokens": 8}},
+        "train": {"max_steps": STEPS, "per_device_train_batch_size": 2, "learning_rate": 0.01, "logging_steps": 1},
     }  # fmt: skip
     (everlearn.folder / "small.yaml").write_text(json.dumps(settings))
     return folder
 
 
-def recipe(everlearn: Project, data: Path, name: str = "run", **settings: Any) -> dict[str, Any]:
-    given = {"model": str(everlearn.folder / "model"), "run_code": False, "steps": STEPS, **settings}
-    own = {"code": str(everlearn.folder / "code.jsonl")}
-    return find_suite("code").recipe(
-        0,
-        settings=Settings(**{"corpora": own, **given}),
-        data=data,
-        method=[{"name": "sequential"}],
-        seed=1,
-        name=name,
-        folder=everlearn.folder / name,
-    )
+def recipe(everlearn: Project, place: Path, name: str = "run", **changes: Any) -> dict[str, Any]:
+    own = {"code": {"path": str(everlearn.folder / "code.jsonl")}}
+    given = {"model": str(everlearn.folder / "model"), "domains": own, "train": {"max_steps": STEPS}, **NOT_RUN}
+    keys = keys_of(find_suite("code"), 0, place, **given | changes)
+    return keys | {"run": keys["run"] | {"name": name, "seed": 1, "folder": str(everlearn.folder / name)}}
 
 
 def test_both_curves_from_one_command(everlearn: Project, data: Path) -> None:
@@ -138,7 +135,7 @@ def test_text_is_drawn_against_text_too() -> None:
 def test_asking_inside_a_stage_changes_no_training_and_says_what_the_cells_say(everlearn: Project, data: Path) -> None:
     weights, ends = [], []
     for name, every in (("asked", 1), ("again", 3), ("not", None)):
-        raw = recipe(everlearn, data, name, block_size=32, batch=2)
+        raw = recipe(everlearn, data, name, **SMALL)
         raw["evaluation"] |= {"tasks_every": every, "every": None}
         raw["data"]["cache"] = str(everlearn.folder / "cache")
         ContinualLearner(parse(raw)).run()
@@ -162,7 +159,7 @@ def test_asking_inside_a_stage_changes_no_training_and_says_what_the_cells_say(e
 
 
 def test_plan_counts_what_is_asked_inside(everlearn: Project, data: Path) -> None:
-    raw = recipe(everlearn, data, block_size=32)
+    raw = recipe(everlearn, data, data={"block_size": 32})
     (everlearn.folder / "code.yaml").write_text(json.dumps(raw))
     before = json.loads(everlearn("plan", "code.yaml", "evaluation.tasks_every=null", "--no-measure", "--json").out)
     after = json.loads(everlearn("plan", "code.yaml", "--no-measure", "--json").out)
@@ -185,9 +182,12 @@ def test_running_programs_must_be_asked_for(everlearn: Project, data: Path) -> N
     ("change", "sentence"),
     [
         ({"model": None}, r"needs a base model: `--model`"),
-        ({"end_tasks": {"seeds": 2}}, r"`end_tasks.seeds` is 2 in the settings, but `code` has no such choice"),
-        ({"corpora": {"cod": "x"}}, r"`corpora` names 'cod', no text of `code`.*Did you mean 'code'"),
-        ({"budget_tokens": 1, "steps": None}, r"less than one step"),
+        ({"end_tasks": {"seeds": 2}}, r"`end_tasks.seeds` in the settings is a key of an older version"),
+        (
+            {"domains": {"cod": {"path": "x"}}},
+            r"`domains.cod` in the settings: the suite has code.*Did you mean 'code'",
+        ),
+        ({"tokens": 1}, r"less than one step"),
     ],
 )
 def test_settings_that_do_not_fit(change: dict[str, Any], sentence: str, everlearn: Project, data: Path) -> None:
@@ -196,21 +196,17 @@ def test_settings_that_do_not_fit(change: dict[str, Any], sentence: str, everlea
 
 
 @pytest.mark.parametrize("name", ["docs", "six-domains"])
-def test_other_suites_have_no_programs(name: str, tmp_path: Path) -> None:
-    for settings in ({"run_code": True}, {"end_tasks": {"max_new_tokens": 3}}):
-        with pytest.raises(RecipeError, match=r"in the settings, but .* has no such choice"):
-            find_suite(name).recipe(
-                0, settings=Settings(model="m", **settings), data=None, method=[], seed=0, name="n", folder=tmp_path
-            )
+def test_other_suites_have_no_programs(name: str) -> None:
+    with pytest.raises(RecipeError, match=rf"no end task of the suite `{name}` has programs"):
+        find_suite(name).programs()
 
 
 def test_orders_addresses_and_files(everlearn: Project, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = find_suite("code")
-    keys = {"settings": Settings(), "data": data, "method": [], "seed": 0, "name": "n", "folder": data}
     with pytest.raises(RecipeError, match="no order 1; it has 0"):
-        suite.recipe(1, **keys)
-    with pytest.raises(RecipeError, match=r"one domain, 'code' \(got a, b\)"):
-        suite.recipe(("a", "b"), **keys)
+        suite.chosen(1)
+    with pytest.raises(RecipeError, match=r"has no domain 'a'"):
+        suite.chosen(("a", "b"))
     with pytest.raises(RecipeError, match=r"has no 'trian.jsonl'.*Did you mean 'train.jsonl'"):
         located("code/trian.jsonl")
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -231,8 +227,8 @@ def test_general_text_is_taken_where_there_is_some(everlearn: Project, data: Pat
     for part in ("train", "validation"):
         lines(data / f"D0/wikipedia/{part}.jsonl", [{"text": "some text"}])
     assert recipe(everlearn, data)["general"]["path"] == str(data / "D0/wikipedia/train.jsonl")
-    own = {"code": {"path": "x", "target_column": "answer"}, "general": "y"}
-    made = recipe(everlearn, data, corpora=own)
+    own = {"code": {"path": "x", "target_column": "answer"}}
+    made = recipe(everlearn, data, domains=own, general="y")
     assert (made["objective"], made["general"]["path"]) == ("text-to-text", "y")
     assert recipe(everlearn, data)["objective"] == "causal"
 
@@ -269,7 +265,7 @@ def test_functions_of_installed_libraries(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_recipe_of_the_suite_is_the_papers_where_it_says_something(everlearn: Project, data: Path) -> None:
-    made: Recipe = parse(recipe(everlearn, data, steps=None, budget_tokens=16 * 512 * 50))
+    made: Recipe = parse(recipe(everlearn, data, train={}, tokens=16 * 512 * 50))
     train = made.train
     assert (train["max_steps"], train["learning_rate"], train["lr_scheduler_type"]) == (50, 5e-4, "cosine")
     assert (train["warmup_steps"], train["weight_decay"], train["adam_beta2"]) == (5, 0.0, 0.95)
@@ -287,8 +283,7 @@ def test_the_papers_own_pair_is_masked_from_its_first_step(everlearn: Project, d
     """What the paper calls FT is LoRA; there is one domain, and MIGU leaves no first one alone."""
     code = find_suite("code")
     (row,) = resolve(["LoRA+MIGU"], code)
-    settings = Settings(model="m", run_code=False, corpora={"code": "code.jsonl"})
-    made = code.recipe(0, settings=settings, data=data, method=row.methods, seed=0, name="x", folder=Path("x"))
+    made = keys_of(code, 0, data, row.methods, domains={"code": {"path": "code.jsonl"}}, **NOT_RUN)
     assert made["method"] == [{"name": "lora"}, {"name": "migu", "skip_first_domain": False}]
 
 

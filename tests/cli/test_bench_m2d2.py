@@ -14,12 +14,10 @@ from grid_cells import cell_of, like, write
 
 SETTINGS = """\
 model: models
-steps: 1
-batch: 2
-block_size: 32
-blocks: 2
-stream: {{samples: 5, order: {order}}}
-train: {{save_steps: 1, use_cpu: true}}
+suite: {{samples: 5, order: {order}}}
+data: {{block_size: 32}}
+train: {{max_steps: 1, per_device_train_batch_size: 2, save_steps: 1, use_cpu: true}}
+evaluation: {{blocks: 2}}
 """
 
 
@@ -56,7 +54,7 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
     everlearn.fails(*words, "--orders", "foo", says=("names 'foo'", "Known: file, random-1,", "similar, swapped"))
     words = (*words[:3], "sequential,small", *words[4:])
     everlearn.fails(
-        *words, says=("The row 'small' has a `model.path` of its own", "`entries: {small: {model.path: …}}`")
+        *words, says=("The row 'small' has a `model.path` of its own", "`grid: {rows: {small: {model.path: …}}}`")
     )
 
 
@@ -75,7 +73,7 @@ def test_shown_results_have_the_super_domains_of_the_data_that_is_named(
         suite="m2d2", entry="sequential", title="Plain", order=2, seed=0, domains=names,
         bits_per_byte={name: {"base": 4.0, "learnt": 3.0, "final": 3.0} for name in names},
         matrix={"rows": ["base", *names], "columns": names, "values": values},
-        settings={"stream": {"domains": names}},
+        settings={"suite": {"domains": names}},
     )  # fmt: skip
     write(folder / "bench/m2d2", cell)
     words = ("bench", "m2d2", "--show", "-o", "page.md")
@@ -86,5 +84,5 @@ def test_shown_results_have_the_super_domains_of_the_data_that_is_named(
     assert "| Plain, order 2 (file): law | 4 | +1.000 (+1.000) |" in page
     assert "| Plain, order 2 (file): health | 5 | +1.000 (+1.000) |" in page
     everlearn.fails(*words, "--data", "none", says=("`data` is 'none', and there is no such folder",))
-    write(folder / "bench/m2d2", like(cell, settings={"stream": {"domains": names, "domain": "d0"}}))
-    everlearn.fails(*words, "--data", "own", says=("`stream` settings of another version",))
+    write(folder / "bench/m2d2", like(cell, settings={"suite": {"domains": names, "domain": "d0"}}))
+    everlearn.fails(*words, "--data", "own", says=("Unknown key `suite.domain` in the settings",))

@@ -17,13 +17,15 @@ from everlearn_bench.suites.sources import Fetchable
 
 TASKS = ("copa", "mnli")
 SETTINGS = {
-    "steps": 2,
-    "batch": 4,
-    "accumulate": 1,
-    "block_size": 64,
-    "learning_rate": 1e-3,
-    "blocks": 2,
-    "max_train": 8,
+    "data": {"block_size": 64},
+    "domains": {"*": {"max_documents": 8}},
+    "train": {
+        "max_steps": 2,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-3,
+    },
+    "evaluation": {"blocks": 2},
 }
 
 
@@ -32,7 +34,6 @@ class TwoTasks(StandardCL):
 
     name = "two-tasks"
     orders = {1: TASKS, 2: TASKS[::-1]}  # noqa: RUF012 - see Suite
-    tasks = {name: name for name in TASKS}  # noqa: RUF012 - see Suite
     sources = (Fetchable("a", "http://127.0.0.1:9/a", "none"),)
 
 
@@ -62,8 +63,8 @@ def test_one_command_runs_an_order(everlearn: Project, data: Path) -> None:
         "t5",
         "ft,inc_lora+migu,mtl,per_task,constant",
         *("--orders", "2", "-o", "page.md", "--claims", "c.md"),
-        end_tasks={"max_test": 4},
-        entries={"inc_lora+migu": {"train.learning_rate": 0.01}},
+        end_tasks={"*": {"max_test": 4}},
+        grid={"rows": {"inc_lora+migu": {"train.learning_rate": 0.01}}},
     )
     assert [cell["state"] for cell in value["cells"]] == ["done"] * 5
     assert [line["title"] for line in value["lines"]] == [
@@ -91,7 +92,7 @@ def test_one_command_runs_an_order(everlearn: Project, data: Path) -> None:
 
 
 def test_a_decoder_chooses_the_likeliest_label(everlearn: Project, data: Path) -> None:
-    value = bench(everlearn, "llama", "migu,constant", end_tasks={"answers": "chosen", "max_test": 4})
+    value = bench(everlearn, "llama", "migu,constant", suite={"answers": "chosen"}, end_tasks={"*": {"max_test": 4}})
     assert [line["title"] for line in value["lines"]] == ["Most frequent label", "FT + MIGU"]
     cell = json.loads((everlearn.folder / "bench/two-tasks/migu-order1-seed0.json").read_text())
     assert "macro_f1" not in cell["matrices"]
@@ -101,12 +102,16 @@ def test_a_decoder_chooses_the_likeliest_label(everlearn: Project, data: Path) -
 
 def test_an_encoder_is_given_a_head(everlearn: Project, data: Path) -> None:
     value = bench(
-        everlearn, "roberta", "ft", end_tasks={"answers": "head", "max_train": 8, "max_test": 4, "epochs_factor": 0.3}
+        everlearn,
+        "roberta",
+        "ft",
+        suite={"answers": "head"},
+        end_tasks={"*": {"max_train": 8, "max_test": 4, "epochs": 0.9}},
     )
     assert value["lines"][0]["numbers"].keys() >= {"accuracy", "bits"}
-    (everlearn.folder / "bare.yaml").write_text("{entries: {nothing: {train.learning_rate: 1}}}")
+    (everlearn.folder / "bare.yaml").write_text("{grid: {rows: {nothing: {train.learning_rate: 1}}}}")
     words = ("bench", "two-tasks", "--methods", "ft", "--model", "m", "--data", "data", "--settings", "bare.yaml")
-    everlearn.fails(*words, says=("`entries` in the settings names 'nothing'",))
+    everlearn.fails(*words, says=("`grid.rows` names 'nothing'",))
 
 
 def test_fetching_from_nowhere_says_where_to_get_it(everlearn: Project, data: Path) -> None:

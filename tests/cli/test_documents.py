@@ -26,8 +26,7 @@ from everlearn.data.documents import check_corpus
 from everlearn.grid import resolve
 from everlearn.methods import REGISTRY
 from everlearn.methods.base import VARIANTS
-from everlearn_bench.suites import find_suite
-from everlearn_bench.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite, overlay_of
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -98,7 +97,7 @@ def test_commands_parse(place: str, words: list[str], tmp_path: Path) -> None:
         entries = resolve(context.params["methods"].split(","), suite)
         assert entries
         if suite.name == "docs":  # works as written on a fresh checkout: nothing is missing that somebody must fetch
-            keys = suite.recipe(0, settings=load_settings(None), data=None, method=[{"name": "ewc"}], seed=0, **PLACES)
+            keys = suite.recipe(0, method=[{"name": "ewc"}], seed=0, **PLACES)
             recipe = parse(keys)
             for corpus in (*recipe.domains, recipe.general):
                 check_corpus(corpus)
@@ -146,8 +145,12 @@ def test_shipped_recipes_load_and_say_how_to_launch_them(path: Path) -> None:
 def test_recipes_in_documents_load(path: Path) -> None:
     for block in code_blocks(path, "yaml"):
         raw = yaml.safe_load(block)
-        if "domains" in raw:
+        if "domains" not in raw:
+            continue
+        if isinstance(raw["domains"], list):
             parse(raw)
+        elif "each" not in raw["domains"]:
+            assert overlay_of(raw).recipe["domains"], "a settings file of a suite"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)

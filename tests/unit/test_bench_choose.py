@@ -24,7 +24,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     module = importlib.import_module("choose")
     monkeypatch.setattr(module, "find_suite", lambda name: TinySuite(tmp_path))
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"model": str(tmp_path / "model"), "steps": 2}))
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"model": str(tmp_path / "model"), "train": {"max_steps": 2}}))
     return module
 
 
@@ -64,7 +64,7 @@ def test_one_key_after_the_other_from_what_another_row_chose(
     choose.main(arguments)
     assert len(made) == 2 + 2 + 2
     assert made[2] == {"train.learning_rate": 3e-3, "method.ewc.strength": 10}
-    entries = yaml.safe_load(output.read_text())["entries"]
+    entries = yaml.safe_load(output.read_text())["grid"]["rows"]
     assert entries["sequential"] == {"train.learning_rate": 3e-3}
     chosen = {"train.learning_rate": 3e-3, "method.ewc.strength": strength, "method.ewc.samples": 8}
     if within:
@@ -73,10 +73,10 @@ def test_one_key_after_the_other_from_what_another_row_chose(
     assert len(json.loads(output.with_suffix(".json").read_text())["rows"]["ewc"]["trials"]) == 4
     choose.main(arguments)
     assert len(made) == 6, "a trial that is there is not run again"
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"model": str(tmp_path / "model"), "steps": 3}))
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"model": str(tmp_path / "model"), "train": {"max_steps": 3}}))
     with pytest.raises(SystemExit):
         choose.main(arguments)
-    assert "holds trials with `steps` 2; here it is 3." in capsys.readouterr().err
+    assert "holds trials with `train.max_steps` 2; here it is 3." in capsys.readouterr().err
 
 
 def test_development_examples_stand_beside_the_test_part(choose: ModuleType) -> None:

@@ -65,7 +65,7 @@ def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], RunFa
     everlearn.recipe["train"] |= {"max_steps": 40}
     everlearn.write()
     suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
-    return read_ways(methods, sets, suite), RunFactory(suite, suite.settings, everlearn.folder / "runs")
+    return read_ways(methods, sets, suite), RunFactory(suite, everlearn.folder / "runs")
 
 
 def test_what_is_run_beside_the_steps_is_taken_from_them(everlearn: Project) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from everlearn.comparison.comparison import compare
 from everlearn.comparison.runs import Run
 from everlearn.config.recipe import parse
 from everlearn.data.corpus import Document, is_held_out
-from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
+from everlearn.errors import MethodError, RecipeError, RunError
 from everlearn.evaluation import METRICS, Results
 from everlearn.grid import Grid, GridRun, load_results, summarise
 from everlearn.grid import arrangements as making_module
@@ -40,8 +40,7 @@ from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.tasks.labelled import EndTask, read_end_task
-from everlearn_bench.suites import Settings, find_suite
-from everlearn_bench.suites.settings_file import load_settings
+from everlearn_bench.suites import find_suite, overlay_of
 
 ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]
 EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}
@@ -50,13 +49,14 @@ EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}
 SIX = find_suite("six-domains")
 
 
-def grid(folder: Path, entries=("ncl",), orders=(0,), seeds=(0,), settings: Settings | None = None, **options) -> Grid:
+def grid(
+    folder: Path, entries=("ncl",), orders=(0,), seeds=(0,), changes: dict[str, Any] | None = None, **options
+) -> Grid:
     return Grid(
-        TinySuite(folder),
+        TinySuite(folder).on(overlay_of(changes or {"grid": {"methods": EWC_OPTIONS}})),
         resolve(entries, TinySuite(folder)),
         orders,
         seeds,
-        settings or Settings(methods=EWC_OPTIONS),
         folder / "results",
         folder / "runs",
         **options,
@@ -95,10 +95,10 @@ def test_a_group_leaves_out_what_the_model_cannot_have(tmp_path: Path) -> None:
     class Grouped(TinySuite):
         groups: ClassVar = {"all": ("ncl", "lfpt5")}
 
-    suite, settings, reporter = Grouped(tmp_path), Settings(), Speaks()
+    suite, reporter = Grouped(tmp_path), Speaks()
     for words, left in ((["all"], ["sequential-order0-seed0"]), (["lfpt5"], None), (["all", "lfpt5"], None)):
         entries = resolve(words, suite)
-        made = Grid(suite, entries, (0,), (0,), settings, tmp_path / "results", tmp_path / "runs", reporter=reporter)
+        made = Grid(suite, entries, (0,), (0,), tmp_path / "results", tmp_path / "runs", reporter=reporter)
         assert len({entry.name for entry in entries}) == len(entries)
         if left is None:
             with pytest.raises(MethodError, match=r"^lfpt5: Method 'lfpt5'"):
@@ -490,11 +490,11 @@ def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
 
 
 def test_other_settings_are_refused(whole: Path) -> None:
-    with pytest.raises(RunError, match=r"other settings \(`steps`: None there, 7 here\).*--results"):
-        grid(whole, settings=Settings(steps=7, methods=EWC_OPTIONS))
+    with pytest.raises(RunError, match=r"other settings \(`train.max_steps`: 2 there, 7 here\).*--results"):
+        grid(whole, changes={"train": {"max_steps": 7}})
     with pytest.raises(RunError, match=r"other options of 'ewc'.*10\.0.*11\.0"):
-        grid(whole, ["ewc"], settings=Settings(methods={"ewc": {"samples": 4, "strength": 11.0}})).run()
-    assert [state.state for state in grid(whole, ["ncl"], settings=Settings(methods={})).states()] == ["done"]
+        grid(whole, ["ewc"], changes={"grid": {"methods": {"ewc": {"samples": 4, "strength": 11.0}}}}).run()
+    assert [state.state for state in grid(whole, ["ncl"], changes={"grid": {"methods": {}}}).states()] == ["done"]
     with pytest.raises(RecipeError, match=r"`--orders` names 9; `tiny` has 0, 1"):
         grid(whole, orders=(9,))
 
@@ -550,34 +550,6 @@ def test_names_of_the_paper_and_ours() -> None:
     with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
         resolve(["ewcc"], SIX)
     assert entry_of("ewc", SIX).make is making_module.stream
-
-
-def test_settings_files(tmp_path: Path) -> None:
-    file = tmp_path / "small.yaml"
-    (tmp_path / "base").mkdir()
-    file.write_text("model: base\nsteps: 5\nend_tasks: {max_train: 10}\nmethods: {ewc: {strength: 3}}\n")
-    found = load_settings(file, budget_tokens=400, model=None)
-    assert found.given().keys() == {"model", "budget_tokens", "end_tasks", "train", "methods", "prompts", "entries"}
-    assert found.model == str(tmp_path / "base")
-    assert found.spec("ewc") == {"name": "ewc", "strength": 3}
-    assert load_settings(None, model="owner/name").model == "owner/name"
-    wrong: list[tuple[str, type[EverlearnError], str]] = [
-        ("step: 5", RecipeError, r"Unknown key `step`.*Did you mean 'steps'"),
-        ("stream: {orders: 3}", RecipeError, r"Unknown key `stream.orders` in the settings. Did you mean 'order'"),
-        ("prompts: {nams: 3}", RecipeError, r"Unknown key `prompts.nams` in the settings. Did you mean 'names'"),
-        ("end_tasks: {max_trian: 5}", RecipeError, r"`end_tasks.max_trian`.*'max_train'"),
-        ("steps: 0", RecipeError, r"`steps`.*got 0"),
-        ("methods: {ewcc: {}}", MethodError, r"'ewcc', no method.*'ewc'"),
-        ("methods: {ewc: {strenght: 1}}", MethodError, r"no option 'strenght'"),
-        ("[1]", RecipeError, "mapping"),
-        ("a: [", RecipeError, "not valid YAML"),
-    ]
-    for text, kind, sentence in wrong:
-        file.write_text(text)
-        with pytest.raises(kind, match=sentence):
-            load_settings(file)
-    with pytest.raises(RecipeError, match="There is no settings file"):
-        load_settings(tmp_path / "none.yaml")
 
 
 def test_kept_models_are_whole(whole: Path) -> None:

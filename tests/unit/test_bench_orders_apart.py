@@ -158,10 +158,10 @@ def test_macro_f1_is_compared_where_a_run_has_it() -> None:
 
 
 def test_a_setting_that_every_row_replaces_is_not_said_to_be_what_was_measured() -> None:
-    settings = {"steps": 7, "learning_rate": 3e-4}
+    settings = {"recipe.train": {"max_steps": 7, "learning_rate": 3e-4}}
     base, *trained = (like(each, settings=settings) for each in grid())
     rated = [like(each, options={"train.learning_rate": 1e-3}) for each in trained]
     said = page(Suite(), "Claims", "", [], [base, *rated])
-    assert "- steps: 7" in said
+    assert r"- train.max\_steps: 7" in said
     assert "learning" not in said
-    assert r"- learning\_rate: 0.0003" in page(Suite(), "Claims", "", [], [base, *rated[1:], trained[0]])
+    assert r"- train.learning\_rate: 0.0003" in page(Suite(), "Claims", "", [], [base, *rated[1:], trained[0]])

@@ -17,8 +17,8 @@ from everlearn.grid.compute import evaluation_share
 from everlearn.grid.page import GridPage
 from everlearn.grid.recipe_template import RecipeTemplate
 from everlearn.report.tables import Table
-from everlearn_bench.suites import Settings, StreamSettings, find_suite
 from everlearn_bench.suites import Suite as BaseSuite
+from everlearn_bench.suites import find_suite, overlay_of
 from everlearn_bench.transfer_study.long_streams import LongStreams
 from grid_cells import cell_of, like, made_of
 
@@ -107,15 +107,17 @@ def test_domains_alone_are_beside_streams_of_their_own_base_model() -> None:
     assert row(table, "Smaller, order 0")["CPT against DAPT"] == "–"
 
 
+KNOWN = {"recipe.evaluation": {"blocks": 32}, "recipe.data": {"block_size": 128}}
+
+
 def test_evaluation_is_counted_against_training() -> None:
-    settings = {"blocks": 32, "block_size": 128}
     # 10 × 9 texts of 32 rows, forward only: 960 passes; 128 × 2000 tokens are 2000 rows.
-    plain = streamed(tokens=128 * 2000, settings=settings)
+    plain = streamed(tokens=128 * 2000, settings=KNOWN)
     assert evaluation_share(plain) == pytest.approx(0.48)
     matrix = made_of(plain)["matrix"]
     matrix["values"][:9] = [[None] * len(NAMES)] * 9
     assert evaluation_share(like(plain, matrix=matrix, bits_per_byte={})) == pytest.approx(0.048)
-    shown = GridPage(Suite({}), [plain, streamed(seed=1, tokens=128 * 1000, settings=settings), alone()])
+    shown = GridPage(Suite({}), [plain, streamed(seed=1, tokens=128 * 1000, settings=KNOWN), alone()])
     (takes,) = (table for table in shown.tables() if table.title == "What each takes")
     assert takes.header[-1] == "Evaluation, of training"
     assert {name: cells[-1].text for name, cells in takes.rows} == {"Plain": "72.00 %", "Alone": "–"}, "0.48 and 0.96"
@@ -125,8 +127,8 @@ def test_evaluation_is_counted_against_training() -> None:
 @pytest.mark.parametrize(
     "own",
     [
-        {"settings": {"block_size": 128}},
-        {"settings": {"blocks": 32}},
+        {"settings": {"recipe.data": {"block_size": 128}}},
+        {"settings": {"recipe.evaluation": {"blocks": 32}}},
         {"options": {"data.block_size": 64}},
         {"options": {"evaluation.stride": 64}},
         {"tasks": {"d0": {"final": {"accuracy": [0.5]}}}},
@@ -136,7 +138,7 @@ def test_evaluation_is_counted_against_training() -> None:
     ],
 )
 def test_evaluation_whose_rows_are_not_known_is_left_out(own: dict[str, Any]) -> None:
-    cell = streamed(**{"tokens": 1000, "settings": {"blocks": 32, "block_size": 128}} | own)
+    cell = streamed(**{"tokens": 1000, "settings": KNOWN} | own)
     assert evaluation_share(cell) is None
     (takes,) = (table for table in GridPage(Suite({}), [cell]).tables() if table.title == "What each takes")
     assert takes.header[-1] == "Tokens learnt from"
@@ -222,16 +224,16 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_data_says_the_super_domains_of_a_corpus_of_ones_own(corpus: Path) -> None:
-    bound = find_suite("m2d2").on(Settings(model="m"), corpus)
+    bound = find_suite("m2d2").on(overlay_of({}), corpus)
     assert bound.super_domains == {"cases": "law", "notes": "health", "movies": "health"}
-    chosen = find_suite("m2d2").on(Settings(model="m", stream=StreamSettings(domains=("health",))), corpus)
+    chosen = find_suite("m2d2").on(overlay_of({"suite": {"domains": ["health"]}}), corpus)
     assert set(chosen.super_domains) == {"notes", "movies"}
 
 
 def test_the_data_says_the_sizes_that_were_kept(corpus: Path) -> None:
     assert find_suite("m2d2").training_bytes == {}
-    options = StreamSettings(duplicates="report", domain_bytes=1500)
-    found = find_suite("m2d2").on(Settings(model="m", stream=options), corpus)
+    options = {"duplicates": "report", "domain_bytes": 1500}
+    found = find_suite("m2d2").on(overlay_of({"suite": options}), corpus)
     for name, size in found.training_bytes.items():
         rows = (found.bound.folder / name / "train.jsonl").read_text().splitlines()
         assert size == sum(len(json.loads(row)["text"]) for row in rows) <= 1500

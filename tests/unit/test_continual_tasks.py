@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 import continual_tasks as small
+from bench_suite import keys_of
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.grid import Grid
 from everlearn.grid.rows import our_name, resolve
 from everlearn.methods import names
-from everlearn_bench.suites import Settings, find_suite, locate
+from everlearn_bench.suites import find_suite, locate, overlay_of
 from everlearn_bench.suites.cache import read_lines
-from everlearn_bench.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file
+from everlearn_bench.suites.continual_tasks import VARIABLE, files, prompt, task_file
+from everlearn_bench.suites.continual_tasks.orders import TWICE
 from everlearn_bench.suites.continual_tasks.systems import COMPONENTS, GROUPS, ON_GRADIENT, SELECTORS, SYSTEMS, VARIED
 from everlearn_bench.suites.continual_tasks.tasks import TASKS
 
@@ -47,17 +49,8 @@ def rows(name: str, part: str, data: Path, **options: Any) -> list[dict[str, Any
     return list(read_lines(task_file(name, part, data, **options)))
 
 
-def made(order: Any, data: Path, suite: Any = STANDARD, method: Any = "sequential", **settings: Any) -> Recipe:
-    keys = suite.recipe(
-        order,
-        settings=Settings(model="m", **settings),
-        data=data,
-        method=[{"name": method}],
-        seed=3,
-        name="x",
-        folder=Path("x"),
-    )
-    return parse(keys)
+def made(order: Any, place: Path, suite: Any = STANDARD, **changes: Any) -> Recipe:
+    return parse(keys_of(suite, order, place, **changes))
 
 
 def test_the_published_streams() -> None:
@@ -71,12 +64,12 @@ def test_the_published_streams() -> None:
         "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst-2 dbpedia agnews multirc yahoo"
     )
     assert " ".join(LONG.orders[6][:4]) == "yelp amazon mnli cb"
-    assert sum(TASKS[name].test for name in STANDARD.tasks) == 30_400
-    assert sum(TASKS[name].test for name in LONG.tasks) == 70_861
+    assert sum(TASKS[name].test for name in STANDARD.domains) == 30_400
+    assert sum(TASKS[name].test for name in LONG.domains) == 70_861
     steps = {order: sum(-(-TASKS[name].train // 64) for name in tasks) for order, tasks in LONG.orders.items()}
     assert steps[4] == 879
-    assert sum(-(-TASKS[name].train // 64) for name in STANDARD.tasks) == 518
-    twice = {order: -(-TASKS[streams.TWICE[tasks]].train // 64) for order, tasks in LONG.orders.items() if order > 4}
+    assert sum(-(-TASKS[name].train // 64) for name in STANDARD.domains) == 518
+    twice = {order: -(-TASKS[TWICE[tasks]].train // 64) for order, tasks in LONG.orders.items() if order > 4}
     assert {order: steps[order] + more for order, more in twice.items()} == {5: 911, 6: 926}
 
 
@@ -169,14 +162,18 @@ def test_a_recipe_has_the_released_settings_and_measures_the_whole_matrix(data: 
 
 def test_settings_of_a_recipe(data: Path) -> None:
     recipe = made(
-        ("copa", "amazon"), data, LONG, max_train=5, steps=3, blocks=2, prompts={"names": False, "cut": "end"},
-        end_tasks={"answers": "chosen", "max_test": 4, "when": "diagonal"},
+        ("copa", "amazon"), data, LONG, suite_keys={"names": False, "answers": "chosen"}, train={"max_steps": 3},
+        domains={"*": {"max_documents": 5, "keep_last": 0}}, end_tasks={"*": {"max_test": 4, "keep_last": 0}},
+        evaluation={"blocks": 2, "end_tasks": "diagonal"},
     )  # fmt: skip
     assert (recipe.train["max_steps"], recipe.domains[0].max_documents, recipe.domains[0].keep_last) == (3, 5, 0)
     assert not next(read_lines(Path(recipe.domains[0].path)))["prompt"].startswith("Task:")
     assert [(task.kind, task.max_test) for task in recipe.end_tasks] == [("choice", 4)] * 2
     assert recipe.evaluation.end_tasks == "diagonal"
-    head = made(("copa",), data, LONG, end_tasks={"answers": "head", "epochs_factor": 2, "seeds": 2, "max_train": 7})
+    head = made(
+        ("copa",), data, LONG, suite_keys={"answers": "head"}, evaluation={"end_task_seeds": 2},
+        end_tasks={"*": {"epochs": 6, "max_train": 7}},
+    )  # fmt: skip
     assert (head.objective, head.domains[0].target_column, head.domains[0].text_column) == ("masked", None, "text")
     task = head.end_tasks[0]
     assert (task.kind, task.epochs, task.max_train, task.label_column) == ("classification", 6, 7, "answer")
@@ -185,31 +182,25 @@ def test_settings_of_a_recipe(data: Path) -> None:
     assert {domain.name: third.train_of(domain.name)["num_train_epochs"] for domain in third.domains}["wic"] == 2
     assert [domain.name for domain in third.domains if domain.train] == ["wic"]
     assert [domain.name for domain in made(6, data, LONG).domains if domain.train] == ["mnli"]
-    assert not any(domain.train for domain in made(6, data, LONG, steps=3).domains)
+    assert not any(domain.train for domain in made(6, data, LONG, train={"max_steps": 3}).domains)
 
 
 @pytest.mark.parametrize(
     ("order", "settings", "sentence"),
     [
         (7, {}, r"`standard-cl` has no order 7; it has 1, 2, 3"),
-        (("amazonn",), {}, r"has no task 'amazonn'. Did you mean 'amazon'"),
+        (("amazonn",), {}, r"has no domain 'amazonn'. Did you mean 'amazon'"),
         (("amazon", "amazon"), {}, r"each once \(got amazon, amazon\)"),
-        (1, {"corpora": {"amazon": "x"}}, r"`corpora` is .* but `standard-cl` has no such choice"),
-        (1, {"end_tasks": {"aspect": "pair"}}, r"`end_tasks.aspect` is 'pair'"),
-        (
-            1,
-            {"end_tasks": {"answers": "head"}, "prompts": {"cut": "end"}},
-            r"`prompts.cut` is .end. .* `end_tasks.answers: head`",
-        ),
-        (1, {"end_tasks": {"seeds": 3}}, r"`end_tasks.seeds` is set .* unless `end_tasks.answers` is 'head'"),
+        (1, {"suite_keys": {"answers": "said"}}, r"`suite.answers` in the settings: must be "),
+        (1, {"suite_keys": {"answers": "head"}, "end_tasks": {"*": {"keep_last": 0}}}, "Unknown key .*keep_last"),
+        (1, {"end_tasks": {"*": {"epochs": 3}}}, r"Unknown key `end_tasks.0.epochs`"),
     ],
 )
 def test_what_a_recipe_refuses(data: Path, order: Any, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RecipeError, match=sentence):
         made(order, data, **settings)
-    keys = {"data": data, "method": [], "seed": 0, "name": "x", "folder": Path("x")}
     with pytest.raises(RecipeError, match="needs a base model: `--model`"):
-        STANDARD.recipe(1, settings=Settings(), **keys)
+        made(1, data, model=None)
 
 
 def test_addresses(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +248,9 @@ def test_rows_of_the_table() -> None:
 
 def test_options_of_a_method_count_in_every_row_that_has_it(data: Path, tmp_path: Path) -> None:
     """What a user says of a method is more than the suite's own defaults for it."""
-    said = Settings(model="m", methods={"migu": {"threshold": 0.3}, "moe_lora": {"top_k": 3}})
+    said = {"model": "m", "grid": {"methods": {"migu": {"threshold": 0.3}, "moe_lora": {"top_k": 3}}}}
     rows = resolve(["migu", "o_lora+migu", "moe_lora", "lora"], STANDARD)
-    grid = Grid(STANDARD, rows, [1], [0], said, tmp_path / "results", tmp_path / "runs", data=data)
+    grid = Grid(STANDARD.on(overlay_of(said), data), rows, [1], [0], tmp_path / "results", tmp_path / "runs")
     assert [cell.methods for cell in grid.cells] == [
         ({"name": "migu", "threshold": 0.3},),
         ({"name": "o_lora"}, {"name": "migu", "threshold": 0.3}),

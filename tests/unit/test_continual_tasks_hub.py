@@ -12,8 +12,9 @@ import datasets
 import pytest
 
 import continual_tasks as small
+from bench_suite import keys_of
 from everlearn.errors import DataError
-from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites import find_suite
 from everlearn_bench.suites.cache import read_lines
 from everlearn_bench.suites.continual_tasks import TASKS, VARIABLE, files, task_file
 from everlearn_bench.suites.continual_tasks.drawn import ON_HUB, drawn
@@ -47,7 +48,7 @@ def read(name: str, data: Path, seed: int = 0) -> list[list[dict[str, str]]]:
 
 def test_every_task_has_a_set() -> None:
     """With the fields that its text needs; every label that is called otherwise there is one of the task's."""
-    assert set(SETS) == set(LONG.tasks)
+    assert set(SETS) == set(LONG.domains)
     for name, place in SETS.items():
         assert [key for _, key, _, _ in string.Formatter().parse(place.text) if key]
         assert set(place.labels.values()) <= set(TASKS[name].labels), name
@@ -146,12 +147,10 @@ def test_proxies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     small.on_hub(tmp_path, "cb", {"train": rows, "validation": rows[:2]}, ["entailment", "neutral"])
     small.publish(tmp_path, "copa")
     small.on_hub(tmp_path, "copa", {"train": rows}, ["choice1", "choice2"])
-    made = LONG.recipe(
-        ("cb", "copa"), settings=Settings(model="m"), data=tmp_path, method=[], seed=0, name="x", folder=Path("x")
-    )
+    made = keys_of(LONG, ("cb", "copa"), tmp_path)
     assert made["run"]["notes"][:-1] == [
         "Proxy task 'cb': drawn from the hub's set 'aps/super_glue' (cb), not the published examples."
     ]
     monkeypatch.setenv(VARIABLE, "hub")
     assert files.data_folder() == files.data_folder("hub") == ON_HUB
-    assert all(files.proxy(name, ON_HUB).startswith("drawn from the hub's set") for name in LONG.tasks)
+    assert all(files.proxy(name, ON_HUB).startswith("drawn from the hub's set") for name in LONG.domains)

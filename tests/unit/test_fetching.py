@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from bench_suite import keys_of
 from everlearn.errors import DataError
 from everlearn.files import read_json
-from everlearn_bench.suites import SUITES, Settings, StreamSettings, Suite, fetching
+from everlearn_bench.suites import SUITES, Suite, fetching, overlay_of
 from everlearn_bench.suites.cache import FETCHED, cache_folder, data_folder, read_lines
-from everlearn_bench.suites.code.suite import TASKS
+from everlearn_bench.suites.code.files import FILES as CODE_FILES
 from everlearn_bench.suites.fetching import RECORD, fetch
-from everlearn_bench.suites.six_domains import making, readers, recipe
+from everlearn_bench.suites.six_domains import making, readers
 from everlearn_bench.suites.sources import Fetchable
 
 FILES = {"/a/one.json": b"[1]", "/a/two.json": b"[2]" * 1000}
@@ -157,7 +158,7 @@ def test_what_is_fetched_for_code_is_found(address: str, monkeypatch: pytest.Mon
         here.append(replace(each, address=f"{address}{path}"))
     monkeypatch.setattr(suite, "sources", tuple(here))
     folder = fetch(suite)
-    for task in TASKS:
+    for task in CODE_FILES:
         assert suite.locate(f"{task}.jsonl") in {(folder / each.path).resolve() for each in here}
 
 
@@ -289,7 +290,7 @@ def test_the_corpora_of_six_domains_are_made_of_what_is_fetched(six: Suite, monk
     assert sorted(row["text"] for row in rows)[0].startswith("T0\nThe talk of 0 is as good")
     assert list(read_lines(six.locate("general/train.jsonl")))
     assert six.locate("restaurant/train.jsonl") == (folder / "domains/yelp_restaurants/train.jsonl.gz").resolve()
-    notes = recipe(("acl",), model="m", end_tasks=None)["run"]["notes"]
+    notes = keys_of(six, ("acl",), end_tasks=None)["run"]["notes"]
     assert notes[1:] == [f"Proxy corpus 'acl': {making.NOTE}.", f"General text: {making.NOTE}."]
 
     ASKED.clear()
@@ -388,7 +389,7 @@ def test_tarballs_of_the_chosen_domains_are_fetched_and_read(address: str, monke
                 tar.addfile(info, io.BytesIO(content))
         monkeypatch.setitem(FILES, f"/{each.path}", packed.getvalue())
     monkeypatch.setattr(suite, "sources", tuple(here))
-    folder = fetch(suite, settings=Settings(stream=StreamSettings(domains=("econ.EM", "econ.TH"))))
+    folder = fetch(suite, overlay=overlay_of({"suite": {"domains": ["econ.EM", "econ.TH"]}}))
     assert ASKED == ["/econ.EM.tar.gz", "/econ.TH.tar.gz"]
     assert sorted(path.name for path in folder.iterdir()) == ["econ.EM.tar.gz", "econ.TH.tar.gz", RECORD]
     assert [row["text"] for row in read_lines(suite.locate("econ.TH/test.jsonl"))] == ["test of econ.TH"]

@@ -12,12 +12,13 @@ import pytest
 
 import continual_tasks as small
 import tiny
+from bench_suite import keys_of
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn.methods import names
-from everlearn_bench.suites import Settings, find_suite
+from everlearn_bench.suites import find_suite, overlay_of
 from everlearn_bench.suites.glue.systems import SYSTEMS
 
 GLUE = find_suite("glue")
@@ -32,7 +33,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def data(tmp_path: Path) -> Path:
     """Copies of the tasks, and two sources of general text."""
     folder = tmp_path / "data"
-    for name in GLUE.tasks:
+    for name in GLUE.domains:
         small.copied(folder, name)
     for seed, source in enumerate(("books", "wikipedia")):
         for part, count in (("train", 30), ("validation", 6)):
@@ -43,12 +44,9 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def made(order: Any, data: Path, folder: Path, method: str = "sequential", **settings: Any) -> Recipe:
-    given = Settings(**{"model": "m", **settings})
-    keys = GLUE.recipe(
-        order, settings=given, data=data, method=SYSTEMS[method].methods, seed=3, name="x", folder=folder
-    )
-    return parse(keys)
+def made(order: Any, place: Path, folder: Path, method: str = "sequential", **settings: Any) -> Recipe:
+    keys = keys_of(GLUE, order, place, SYSTEMS[method].methods, **settings)
+    return parse(keys | {"run": keys["run"] | {"folder": str(folder)}})
 
 
 def test_a_recipe_is_one_task_and_general_text(data: Path) -> None:
@@ -63,29 +61,27 @@ def test_a_recipe_is_one_task_and_general_text(data: Path) -> None:
     assert tuple(GLUE.first) == ("sst-2", "mnli", "qqp", "rte", "subj", "trec")
     assert len(made(GLUE.first, data, Path("x")).end_tasks) == 6, "the base model is asked every task"
     shutil.rmtree(data / "tasks" / "trec")
-    assert GLUE.on(Settings(), data).first == GLUE.first[:-1], "of which there are examples"
+    assert GLUE.on(overlay_of({}), data).first == GLUE.first[:-1], "of which there are examples"
     with pytest.raises(DataError, match=r"'trec' needs its examples, and .* \(no `tasks/trec`\)"):
         made(6, data, Path("x"))
-    own = made(1, data, Path("x"), corpora={"general": {"path": "mine.txt", "validation": 0.1}})
+    own = made(1, data, Path("x"), general={"path": "mine.txt", "validation": 0.1})
     assert own.general is not None
     assert own.general.path == "mine.txt"
 
 
 def test_what_a_recipe_refuses(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"`corpora\.books` is set, but of `glue` only `corpora.general`"):
-        made(1, data, tmp_path, corpora={"books": "x"})
-    with pytest.raises(RecipeError, match=r"`end_tasks\.answers` is 'head' in the settings"):
-        made(1, data, tmp_path, end_tasks={"answers": "head"})
-    with pytest.raises(RecipeError, match=r"`end_tasks\.learning_rate` is set .* fine-tuned for an end task\.$"):
-        made(1, data, tmp_path, end_tasks={"learning_rate": 1e-3})
-    with pytest.raises(RecipeError, match="has no task 'sst2'"):
+    with pytest.raises(RecipeError, match=r"`suite\.answers` in the settings: must be 'chosen'"):
+        made(1, data, tmp_path, suite_keys={"answers": "head"})
+    with pytest.raises(RecipeError, match=r"Unknown key `end_tasks\.0\.learning_rate`"):
+        made(1, data, tmp_path, end_tasks={"*": {"learning_rate": 1e-3}})
+    with pytest.raises(RecipeError, match="has no domain 'sst2'"):
         made(["sst2"], data, tmp_path)
     with pytest.raises(DataError, match="has no general text"):
         made(1, small_folder(tmp_path), tmp_path)
 
 
 def small_folder(tmp_path: Path) -> Path:
-    for name in GLUE.tasks:
+    for name in GLUE.domains:
         small.copied(tmp_path / "other", name)
     return tmp_path / "other"
 
@@ -100,8 +96,10 @@ def test_a_task_is_learnt_and_pre_training_measured(data: Path, tmp_path: Path) 
     tiny.model("roberta").save_pretrained(tmp_path / "m")
     tiny.tokenizer().save_pretrained(tmp_path / "m")
     recipe = made(
-        1, data, tmp_path / "run", "ewc", model=str(tmp_path / "m"), steps=3, batch=4, accumulate=1, block_size=64,
-        blocks=4, samples=4, learning_rate=1e-2,
+        1, data, tmp_path / "run", "ewc", model=str(tmp_path / "m"), data={"block_size": 64}, evaluation={"blocks": 4},
+        grid={"importance_samples": 4},
+        train={"max_steps": 3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1,
+               "learning_rate": 1e-2},
     )  # fmt: skip
     results = ContinualLearner(recipe).run()
     assert results.matrices["choice_accuracy"].values[1][0] is not None

@@ -10,6 +10,7 @@ import re
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +22,12 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
 from everlearn.grid.grid import Grid
 from everlearn_bench import suites
-from everlearn_bench.suites import SUITES, Settings, StreamSettings
+from everlearn_bench.suites import SUITES, Overlay, overlay_of
 from everlearn_bench.suites.m2d2 import built_in, embedding, layouts, names, ordering, stream
 from everlearn_bench.suites.m2d2.duplicates import Duplicates, Match, jaccard, shingles_of
 from everlearn_bench.suites.m2d2.names import Branch, branch_of
-from everlearn_bench.suites.m2d2.suite import VARIABLE, _bound
+from everlearn_bench.suites.m2d2.options import StreamOptions
+from everlearn_bench.suites.m2d2.suite import VARIABLE
 
 SUITE = SUITES["m2d2"]
 ROOT = Path(__file__).parents[2]
@@ -79,18 +81,18 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def settings(**stream_keys: object) -> Settings:
-    return Settings(model="m", steps=2, stream=StreamSettings(**stream_keys))  # type: ignore[arg-type]
+def settings(**keys: object) -> Overlay:
+    return overlay_of({"model": "m", "train": {"max_steps": 2}, "suite": keys})
 
 
-def recipe(data: Path | None, order: object = None, own: Settings | None = None) -> Recipe:
-    own = own or settings()
-    bound = SUITE.on(own, data)
-    keys = bound.recipe(
-        bound.first if order is None else order,  # type: ignore[arg-type]
-        settings=own, data=data, method=[{"name": "sequential"}], seed=0, name="x", folder=Path("x"),
-    )  # fmt: skip
-    return parse(keys)
+def recipe(data: Path | None, order: object = None, own: Overlay | None = None) -> Recipe:
+    suite = SUITE.on(own or settings(), data)
+    names = suite.first if order is None else order
+    return parse(suite.recipe(names, method=[{"name": "sequential"}], seed=0, name="x", folder=Path("x")))  # type: ignore[arg-type]
+
+
+def _bound(own: Overlay, data: Path) -> Any:
+    return SUITE.on(own, data).bound
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -139,13 +141,13 @@ def test_levels_never_mix_and_aliases_can_be_kept(data: Path) -> None:
     assert {"cs.NA", "math.NA"} <= {d.name for d in recipe(data, own=settings(aliases="keep")).domains}
     chosen = recipe(data, own=settings(domains=["wiki", "cs.NA", "physics"], aliases="keep"))
     assert [d.name for d in chosen.domains][-2:] == ["cs.NA", "hep-ph"]
-    with pytest.raises(RecipeError, match=r"`stream.domains` names 'hep-pf'.*Did you mean 'hep-ph'"):
+    with pytest.raises(RecipeError, match=r"`suite.domains` names 'hep-pf'.*Did you mean 'hep-ph'"):
         recipe(data, own=settings(domains=["hep-pf"]))
     with pytest.raises(RecipeError, match=r"names 'Health_and_fitness__Exercise'.* It is of level 2"):
         recipe(data, own=settings(level=1, domains=["Health_and_fitness__Exercise"]))
     assert [d.name for d in recipe(data, own=settings(domains=["cs"])).domains] == ["cs.CL", "cs.NA"]
     with pytest.raises(RecipeError, match="no domain of level 1"):
-        stream.choose(layouts.Taxonomy(layouts.read_folder(data).leaves[1:]), StreamSettings(level=1))
+        stream.choose(layouts.Taxonomy(layouts.read_folder(data).leaves[1:]), StreamOptions(level=1))
 
 
 def test_folders_of_ones_own_say_super_domain_and_group(tmp_path: Path) -> None:
@@ -489,7 +491,7 @@ def test_an_encoder_gives_means_of_normalised_vectors(tmp_path: Path) -> None:
     one = embedding.by_encoder(str(tmp_path / "encoder"))({str(n): [text] for n, text in enumerate(texts)})
     assert np.linalg.norm(found["b"]) == pytest.approx(1, abs=1e-5)
     assert found["a"] == pytest.approx(sum(one.values()) / 3, abs=1e-5)  # padding makes no difference
-    with pytest.raises(RecipeError, match=r"`stream.embedding` is '.*none', which cannot be loaded"):
+    with pytest.raises(RecipeError, match=r"`suite.embedding` is '.*none', which cannot be loaded"):
         embedding.by_encoder(str(tmp_path / "none"))({"a": texts})
 
 
@@ -534,21 +536,20 @@ def test_every_kind_of_order_and_its_note(data: Path, tmp_path: Path) -> None:
 
 def test_an_order_without_its_file_is_refused_by_its_name(data: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"names 2 \(file\); `m2d2` has 0 \(similar\), 1 \(swapped\), 11"):
-        Grid(SUITE.on(settings(), data), (), (2,), (0,), settings(), tmp_path / "results", tmp_path / "runs", data)
+        Grid(SUITE.on(settings(), data), (), (2,), (0,), tmp_path / "results", tmp_path / "runs")
 
 
 def test_settings_that_mean_nothing_are_refused(data: Path) -> None:
-    for key, given in (("end_tasks", {"seeds": 1}), ("corpora", {"cs.CL": "a"}), ("max_train", 3), ("run_code", True)):
-        own = Settings(**{"model": "m", key: given})  # type: ignore[arg-type]
-        with pytest.raises(RecipeError, match=key):
-            recipe(data, own=own)
+    for key in ("end_tasks", "domains"):
+        with pytest.raises(RecipeError, match=rf"`{key}.none` in the settings: the suite has "):
+            recipe(data, own=overlay_of({"model": "m", key: {"none": {"path": "a"}}}))
     with pytest.raises(RecipeError, match="base model"):
-        recipe(data, own=Settings())
-    with pytest.raises(RecipeError, match=r"`stream` is .* in the settings, but `docs` has no such choice"):
-        SUITES["docs"].check(settings())
-    with pytest.raises(RecipeError, match=r"no domain 'cs.CLL' here. Did you mean 'cs.CL'"):
+        recipe(data, own=overlay_of({}))
+    with pytest.raises(RecipeError, match=r"Unknown key `suite.domains` in the settings"):
+        SUITES["docs"].on(settings(domains=["cs"]))
+    with pytest.raises(RecipeError, match=r"no domain 'cs.CLL'. Did you mean 'cs.CL'"):
         recipe(data, ["cs.CLL"])
-    with pytest.raises(RecipeError, match=r"no order 2 without `stream.order` in the settings"):
+    with pytest.raises(RecipeError, match=r"no order 2; it has 0 \(similar\), 1 \(swapped\), 11"):
         recipe(data, 2)
 
 
@@ -580,7 +581,7 @@ def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypa
         ('{"domain": ["cs.CL"]}', r"Unknown key `domain` in '.*stream\.json'\. Did you mean 'domains'"),
         ('{"near": 2}', r"`near` in '.*stream\.json': must be 1.0 or less"),
         ("domains: [cs.CL]", r"stream\.json' is no JSON: Expecting value"),
-        ('{"domains": ["cs.CLL"]}', r"`stream\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
+        ('{"domains": ["cs.CLL"]}', r"`suite\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
     ):
         settled.write_text(text)
         with pytest.raises(RecipeError, match=sentence):
@@ -589,13 +590,13 @@ def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypa
 
 def test_only_the_chosen_tarballs_are_wanted() -> None:
     def wanted(**keys: object) -> list[str]:
-        return [source.path for source in SUITE.wanted(settings(**keys))]
+        return [source.path for source in SUITE.wanted(StreamOptions(**keys))]  # type: ignore[arg-type]
 
     assert len(SUITE.sources) == 236
     assert len(wanted()) == 212 - 6
     assert len(wanted(level=1)) == 24
     assert wanted(domains=["econ"]) == ["econ.EM.tar.gz", "econ.GN.tar.gz", "econ.TH.tar.gz"]
-    with pytest.raises(RecipeError, match=r"`stream.domains` names 'cs.CLL'.* Did you mean 'cs.CL'"):
+    with pytest.raises(RecipeError, match=r"`suite.domains` names 'cs.CLL'.* Did you mean 'cs.CL'"):
         wanted(domains=["cs.CLL"])
     address = next(source for source in SUITE.sources if source.path == "cs.CL.tar.gz").address
     assert address == "https://huggingface.co/datasets/machelreid/m2d2/resolve/main/data/cs.CL.tar.gz"

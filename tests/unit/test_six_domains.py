@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from bench_suite import keys_of
 from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
-from everlearn.tasks.labelled import read_end_task
+from everlearn.tasks.labelled import EndTask, read_end_task
 from everlearn_bench import suites
 from everlearn_bench.suites import six_domains as suite
 from everlearn_bench.suites.six_domains import address, cache, corpora, tasks
@@ -61,8 +62,11 @@ def invented(tmp_path):
     return data
 
 
+SIX = suites.find_suite("six-domains")
+
+
 def parsed(*args: Any, **options: Any) -> Recipe:
-    return parse(suite.recipe(*args, **options))
+    return parse(keys_of(SIX, *args, **options))
 
 
 def texts(path: Path) -> list[str]:
@@ -70,14 +74,15 @@ def texts(path: Path) -> list[str]:
 
 
 @needs_data
-@pytest.mark.parametrize("name", suite.DOMAINS)
+@pytest.mark.parametrize("name", SIX.domains)
 def test_the_end_tasks_are_the_papers(name):
     files = [suite.task_file(name, part, DATA) for part in tasks.PARTS]
     train, test = (list(cache.read_lines(path)) for path in files)
     assert (len(train), len(test)) == suite.SIZES[name]
     labels = Counter(row["label"] for row in train)
     assert labels == PUBLISHED.get(name, labels)
-    task = suite.EndTasks().end_task(name, *files)
+    raw = next(task for task in SIX.template()["end_tasks"] if task["name"] == name)
+    task = EndTask(**raw | dict(zip(tasks.PARTS, map(str, files), strict=True)))
     learnt, measured = read_end_task(task)
     assert (len(learnt), len(measured)) == suite.SIZES[name]
     known = (measured.labels < len(learnt.label_names)).mean()
@@ -85,10 +90,9 @@ def test_the_end_tasks_are_the_papers(name):
     if name == "pubmed":
         assert len(learnt.label_names) == 7
         assert round(100 * known, 2) == 88.48
-    if tasks.TASKS[name].aspects:
+    if task.text_pair_column is not None:
         assert learnt.pairs is not None
         assert train[0]["text"] == f"{learnt.texts[0]} </s>{learnt.pairs[0]}"
-        assert suite.EndTasks(aspect="released").end_task(name, *files).text_column == "text"
 
 
 def test_what_is_held_out_comes_first_of_each_label():
@@ -98,16 +102,15 @@ def test_what_is_held_out_comes_first_of_each_label():
     assert [row["text"] for row in stays] == ["3", "5", "6", "7"]
 
 
-def test_settings_of_code_and_paper():
-    released, paper = suite.EndTasks(), suite.EndTasks(settings="paper", epochs_factor=0.5, max_test=9)
-    assert {n: released.end_task(n, "a", "b").epochs for n in suite.DOMAINS} == {
+def test_settings_of_the_released_code():
+    raw = {task["name"]: task for task in SIX.template()["end_tasks"]}
+    assert {name: task["epochs"] for name, task in raw.items()} == {
         "restaurant": 5, "acl": 10, "ai": 5, "phone": 15, "pubmed": 10, "camera": 15,
     }  # fmt: skip
-    one, other = released.end_task("ai", "a", "b"), paper.end_task("ai", "a", "b")
-    assert (one.learning_rate, one.batch_size, one.max_length) == (3e-5, 16, 164)
-    assert (other.learning_rate, other.epochs, other.max_test) == (1e-5, 5.0, 9)
-    special = released.end_task("pubmed", "a", "b")
-    assert (special.f1, special.unseen_labels) == ("micro", "wrong")
+    assert {(t["learning_rate"], t["batch_size"], t["max_length"]) for t in raw.values()} == {(3e-5, 16, 164)}
+    assert (raw["pubmed"]["f1"], raw["pubmed"]["unseen_labels"]) == ("micro", "wrong")
+    pairs = {name for name, task in raw.items() if task.get("text_pair_column")}
+    assert pairs == {name for name, task in tasks.TASKS.items() if task.train[0].endswith(".json")}
 
 
 def test_other_files_than_the_published_ones_are_refused(tmp_path):
@@ -145,27 +148,19 @@ def test_what_is_derived_is_made_once_and_again_when_damaged(invented):
 
 
 def test_orders():
-    assert suite.ORDERS[0] == suite.DOMAINS
-    assert all(sorted(order) == sorted(suite.DOMAINS) for order in suite.ORDERS.values())
-    assert len(set(suite.ORDERS.values())) == 5
-    assert suite.order_of(3)[0] == "camera"
-    assert suite.order_of("acl") == ("acl",)
-    for wrong, words in (
-        (7, "no order 7"),
-        (("acl", "acl"), "each once"),
-        (("fone",), "Did you mean 'phone'"),
-        ((), "none"),
-    ):
-        with pytest.raises(RecipeError, match=words):
-            suite.order_of(wrong)
+    assert all(sorted(order) == sorted(SIX.domains) for order in SIX.orders.values())
+    assert len(set(SIX.orders.values())) == 5
+    assert SIX.chosen(3)[0] == "camera"
+    assert SIX.chosen(("acl",)) == ("acl",)
 
 
 def test_a_recipe_of_proxies(invented):
     made = parsed(
-        2, invented, model="m", method=["sequential", {"name": "das"}], end_tasks=None, samples=7,
-        budget_tokens=50_000, batch=8, accumulate=2, block_size=64, seed=5, train={"bf16": True},
+        2, invented, ["sequential", {"name": "das"}], tokens=50_000, end_tasks=None, grid={"importance_samples": 7},
+        data={"block_size": 64},
+        train={"bf16": True, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2},
     )  # fmt: skip
-    assert [domain.name for domain in made.domains] == list(suite.ORDERS[2])
+    assert [domain.name for domain in made.domains] == list(SIX.orders[2])
     assert made.train["max_steps"] == 50_000 // (8 * 2 * 64)
     assert made.train["warmup_steps"] == 5
     assert made.train["bf16"]
@@ -173,7 +168,6 @@ def test_a_recipe_of_proxies(invented):
     assert "samples" not in made.method[0]
     assert made.general is not None
     assert made.general.held_out_corpus is not None
-    assert made.run.seed == 5
     assert len(made.run.notes) == 6
     assert all(note.startswith("Proxy corpus") for note in made.run.notes)
 
@@ -181,27 +175,26 @@ def test_a_recipe_of_proxies(invented):
 def test_a_recipe_of_own_text_needs_no_folder(tmp_path):
     for name in ("a.txt", "b.txt", "general.txt"):
         (tmp_path / name).write_text("text\n")
-    own = {"acl": str(tmp_path / "a.txt"), "ai": {"path": str(tmp_path / "b.txt"), "validation": 0.2}}
-    made = parsed(("ai", "acl"), model="m", corpora={**own, "general": tmp_path / "general.txt"}, end_tasks=None)
+    own = {"acl": {"path": str(tmp_path / "a.txt")}, "ai": {"path": str(tmp_path / "b.txt"), "validation": 0.2}}
+    made = parsed(("ai", "acl"), domains=own, general=str(tmp_path / "general.txt"), end_tasks=None)
     assert [domain.held_out_share for domain in made.domains] == [0.2, 0.05]
     assert made.run.notes == ()
     assert made.train["max_steps"] == 2500
     with pytest.raises(DataError, match="Set EVERLEARN_SIX_DOMAINS, or `--data` of `everlearn bench`, to a folder"):
-        suite.recipe(("ai", "acl"), model="m", corpora=own, end_tasks=None)
+        parsed(("ai", "acl"), domains=own, end_tasks=None)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"corpora": {"phones": "x"}}, "`corpora` names 'phones'.*Did you mean 'phone'"),
-        ({"steps": 1, "budget_tokens": 1}, "Give `steps` or `budget_tokens`, not both"),
-        ({"budget_tokens": 100}, "less than one step of 40672 tokens"),
-        ({"data": "/no/such"}, "`data` is '/no/such', and there is no such folder.*EVERLEARN_SIX_DOMAINS"),
+        ({"domains": {"phones": {"path": "x"}}}, "`domains.phones` in the settings: .*Did you mean 'phone'"),
+        ({"tokens": 100}, "less than one step of 248 rows of 164 tokens"),
+        ({"place": Path("/no/such")}, "`data` is '/no/such', and there is no such folder.*EVERLEARN_SIX_DOMAINS"),
     ],
 )
 def test_mistakes_are_sentences(options, words):
     with pytest.raises((RecipeError, DataError), match=words):
-        suite.recipe(0, **{"model": "m", **options})
+        keys_of(SIX, **options)
 
 
 def test_a_missing_corpus_names_its_file_and_key(invented):
@@ -209,7 +202,7 @@ def test_a_missing_corpus_names_its_file_and_key(invented):
     with pytest.raises(
         DataError, match=r"amazon_electronics/train.jsonl.gz' .* the domain 'phone'.*`domains.phone.path`"
     ):
-        suite.recipe(1, invented, model="m", end_tasks=None)
+        keys_of(SIX, 1, invented, end_tasks=None)
     (invented / "D0/books/validation.jsonl.gz").unlink()
     with pytest.raises(DataError, match=r"D0/books/validation.jsonl.gz' .* the general text.*`general.path`"):
         suite.general_file("train", invented)
@@ -244,11 +237,13 @@ def test_shipped_recipes_load(name, monkeypatch):
 @pytest.mark.parametrize("name", ["das", "sequential"])
 def test_shipped_recipes_are_the_papers_setting(name, monkeypatch):
     monkeypatch.setenv(suite.VARIABLE, str(DATA))
-    made = parsed(
-        0, DATA, model="FacebookAI/roberta-base", method=name, samples=10_000, train={"bf16": True},
-        end_tasks=suite.EndTasks(aspect="released"), name=f"six-domains-{name}",
+    aspects = {task: {"text_column": "text", "text_pair_column": None} for task in ("restaurant", "phone", "camera")}
+    keys = keys_of(
+        SIX, 0, DATA, [name], model="FacebookAI/roberta-base", grid={"importance_samples": 10_000},
+        train={"bf16": True}, end_tasks=aspects,
     )  # fmt: skip
-    assert load(RECIPES / f"{name}.yaml") == made
+    keys["run"] = {"name": f"six-domains-{name}", "notes": keys["run"]["notes"]}
+    assert load(RECIPES / f"{name}.yaml") == parse(keys)
 
 
 def test_cache_folder(monkeypatch, tmp_path):

@@ -11,8 +11,8 @@ from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError
 from everlearn.methods import build, names
-from everlearn_bench.suites import SUITES, Settings, Suite, find_suite, register_suite
-from everlearn_bench.suites.settings import with_samples
+from everlearn_bench.suites import SUITES, Suite, find_suite, overlay_of, register_suite
+from everlearn_bench.suites.methods import with_samples
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))
@@ -26,9 +26,11 @@ def test_a_suite_is_whole(name: str) -> None:
     )
     assert {domain for order in suite.orders.values() for domain in order} == domains
     assert all(len(set(order)) == len(order) for order in suite.orders.values())
-    assert set(suite.tasks.values()) <= domains
+    raw = suite.template()
+    assert {task["domain"] for task in raw["end_tasks"] if "domain" in task} <= domains == set(suite.domains)
+    assert {item["name"] for item in raw["domains"]} in (set(), domains)
     assert type(suite).locate is not Suite.locate
-    assert type(suite).recipe is not Suite.recipe
+    assert type(suite).recipe is Suite.recipe
     if suite.published is not None:
         assert {len(row) for row in suite.published.rows.values()} == {len(suite.published.columns)}
 
@@ -40,6 +42,7 @@ def test_a_new_suite_registers_itself(monkeypatch: pytest.MonkeyPatch, tmp_path:
     @register_suite
     class Own(Suite):
         name = "own"
+        orders = {0: ("a",)}  # noqa: RUF012 - see Suite
 
         def locate(self, inside: str) -> Path:
             return tmp_path / inside
@@ -64,33 +67,31 @@ def test_samples_are_rows_for_importance_and_no_others() -> None:
     assert with_samples("das", None) == [{"name": "das"}]
 
 
-def docs_recipe(monkeypatch: pytest.MonkeyPatch, order: Any = 0, **settings: Any) -> tuple[Recipe, list[str]]:
+def docs_recipe(monkeypatch: pytest.MonkeyPatch, order: Any = 0, **changes: Any) -> tuple[Recipe, list[str]]:
     asked: list[str] = []
-    monkeypatch.setattr(addresses, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
-    keys = find_suite("docs").recipe(
-        order, settings=Settings(**settings), data=None, method={"name": "das"}, seed=3, name="x", folder=Path("x")
-    )
-    return parse(keys), asked
+    docs = find_suite("docs").on(overlay_of(changes, tokens=16 * 128 * 5))
+    monkeypatch.setattr(type(docs), "locate", lambda self, inside: asked.append(inside) or Path("/") / inside)
+    return parse(docs.recipe(order, method=[{"name": "das"}], seed=3, name="x", folder=Path("x"))), asked
 
 
 def test_docs_needs_nothing_but_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, asked = docs_recipe(monkeypatch, samples=8, budget_tokens=16 * 128 * 5)
+    made, asked = docs_recipe(monkeypatch, grid={"importance_samples": 8})
     names = [domain.name for domain in made.domains]
     assert names == list(find_suite("docs").orders[0])
-    assert (made.train["max_steps"], made.run.seed, made.method[0]["samples"]) == (5, 3, 8)
-    assert {task.name: task.domain for task in made.end_tasks} == find_suite("docs").tasks
-    assert {"docs/base", "docs/sympy/train.jsonl", "docs/general/validation.jsonl"} <= set(asked)
-    assert "docs/tasks/torch_test.jsonl" in asked
+    assert (made.train["max_steps"], made.train["warmup_steps"], made.run.seed) == (5, 1, 3)
+    assert made.method[0]["samples"] == 8
+    assert {task.name: task.domain for task in made.end_tasks} == {f"{name}-part": name for name in names}
+    assert {"base", "sympy/train.jsonl", "general/validation.jsonl"} <= set(asked)
+    assert "tasks/torch_test.jsonl" in asked
 
 
-def test_docs_takes_settings_and_refuses_what_it_has_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_docs_takes_keys_of_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("text\n")
-    made, _ = docs_recipe(
-        monkeypatch, ("pandas",), corpora={"pandas": str(tmp_path / "own.txt")}, end_tasks={"max_test": 5}
-    )
+    own = {"pandas": {"path": str(tmp_path / "own.txt")}}
+    made, _ = docs_recipe(monkeypatch, ("pandas",), domains=own, end_tasks={"*": {"max_test": 5}})
     assert made.domains[0].path == str(tmp_path / "own.txt")
     assert made.end_tasks[0].max_test == 5
-    with pytest.raises(RecipeError, match=r"`end_tasks.aspect` is 'pair' in the settings"):
-        docs_recipe(monkeypatch, end_tasks={"aspect": "pair"})
+    with pytest.raises(RecipeError, match=r"Unknown key `suite.answers` in the settings"):
+        docs_recipe(monkeypatch, suite={"answers": "head"})
     with pytest.raises(RecipeError, match=r"no domain 'panda'.*Did you mean 'pandas'"):
         docs_recipe(monkeypatch, ("panda",))

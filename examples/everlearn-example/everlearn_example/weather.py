@@ -14,27 +14,21 @@ class Weather(Suite):
     """Sentences about the weather, made on demand."""
 
     name = "weather"
+    recipe_file = "weather.yaml"
     orders = {0: ("rain", "sun"), 1: ("sun", "rain")}
-    tasks = {}
+
+    class Config(Suite.Config):
+        """Keys of `suite:`."""
+
+        sentences: int = 200
+        """Sentences of each domain."""
 
     def locate(self, inside):
         """Return the file of a domain; it is written when it is first asked for."""
-        path = Path(tempfile.gettempdir()) / "everlearn-weather" / inside
+        path = Path(tempfile.gettempdir()) / f"everlearn-weather-{self.config.sentences}" / inside
         if not path.is_file():
             path.parent.mkdir(exist_ok=True)
             draw, words = random.Random(inside), WORDS[path.stem].split()
-            path.write_text("".join(" ".join(draw.choices(words, k=40)) + "\n" for _ in range(200)), encoding="utf-8")
+            lines = (" ".join(draw.choices(words, k=40)) + "\n" for _ in range(self.config.sentences))
+            path.write_text("".join(lines), encoding="utf-8")
         return path
-
-    def recipe(self, order, *, settings, data, method, seed, name, folder):
-        """Return the recipe of one run."""
-        domains = self.orders[order] if isinstance(order, int) else order
-        return {
-            "model": settings.model or "suite:docs/base",
-            "method": method,
-            "domains": [{"name": each, "path": f"suite:weather/{each}.txt", "validation": 0.2} for each in domains],
-            "data": {"block_size": settings.block_size or 32},
-            "train": {"max_steps": settings.steps or 20, **settings.train},
-            "evaluation": {"blocks": settings.blocks or 16},
-            "run": {"name": name, "seed": seed, "folder": str(folder)},
-        }

@@ -83,7 +83,7 @@ def command(
     template = RecipeTemplate(own, name, read_orders(orders, [domain.name for domain in own.domains]))
     entries = read_ways(methods, sets or (), template)
     if equal_compute and not only_show:
-        entries = equalised(entries, RunFactory(template, template.settings, runs or Path("runs") / f"sweep-{name}"))
+        entries = equalised(entries, RunFactory(template, runs or Path("runs") / f"sweep-{name}"))
     against = [entry.name for entry in entries]
     if reference is not None and reference not in against:
         raise RecipeError(f"`--reference` is '{reference}', which is not a row.{did_you_mean(reference, against)}")
@@ -98,7 +98,6 @@ def command(
         entries,
         list(template.orders),
         read_seeds(seeds) if seeds is not None else [own.run.seed],
-        template.settings,
         place,
         working,
         keep=keep,

@@ -12,6 +12,7 @@ from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.grid.archive import KeptCell, find_cell, find_cells
+from everlearn.grid.identity import where_differ
 
 
 def check_settings(run: Run, settings: Mapping[str, Any], where: Path) -> None:
@@ -20,6 +21,7 @@ def check_settings(run: Run, settings: Mapping[str, Any], where: Path) -> None:
     for key in sorted({*settings, *own}):
         mine, other = own.get(key), settings.get(key)
         if mine != other:
+            key, mine, other = where_differ(key, mine, other)
             shown = f": {mine!r} there, {other!r} here" if len(f"{mine}{other}") < 200 else ""
             raise RunError(
                 f"{run.grid.name} in '{where}' was measured with other settings (`{key}`{shown}). Cells of one table "

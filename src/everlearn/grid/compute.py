@@ -64,14 +64,16 @@ class Effort:
 def evaluation_share(run: Run) -> float | None:
     """Return the compute of a stream's score matrix as a share of that of its steps: n b / 3 over t / s.
 
-    n texts were scored, each a sample of b rows (`blocks`; a text with fewer rows counts as if it had all of them), and
-    a row costs a third of a forward and backward pass. t tokens were trained on in rows of s tokens (`block_size`).
+    n texts were scored, each a sample of b rows (`evaluation.blocks`; a text with fewer rows counts as if it had all of
+    them), and a row costs a third of a forward and backward pass. t tokens were trained on in rows of s tokens
+    (`data.block_size`).
 
     Returns:
-        The share; None if it is unknown: the settings have no `blocks` or `block_size`, the row of the table has its
-        own, end tasks were scored too, or domains were not learnt one after another.
+        The share; None if it is unknown: the recipe sets no `evaluation.blocks` or `data.block_size`, the row of the
+        table has its own, end tasks were scored too, or domains were not learnt one after another.
     """
-    rows, tokens = (run.grid.settings.get(key) for key in ("blocks", "block_size"))
+    groups = (("recipe.evaluation", "blocks"), ("recipe.data", "block_size"))
+    rows, tokens = (run.grid.settings.get(group, {}).get(key) for group, key in groups)
     own = any(key.startswith(("evaluation.", "data.")) for key in run.grid.options)
     table = run.matrices.get("bits_per_byte")
     if table is None or run.grid.order is None or own or run.tasks or not (rows and tokens and run.tokens):

@@ -19,7 +19,7 @@ from everlearn.grid.cells import check_settings, load_cell, load_results
 from everlearn.grid.identity import identity
 from everlearn.grid.rows import RowSpec, our_name
 from everlearn.grid.runs import Job, RunFactory
-from everlearn.grid.template import GridSettings, GridTemplate
+from everlearn.grid.template import GridTemplate
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.run.folder import RunFolder
@@ -76,10 +76,8 @@ class Grid(RunFactory):
         entries: rows of the table.
         orders: numbers of the template's orders.
         seeds: seeds of training.
-        settings: settings of all cells.
         results: folder of the results: a `results.json` for each cell, under its name, or their archive.
         runs: folder of the runs, and of records of failures.
-        data: folder of the template's data; None if the template finds it itself.
         keep: keep the models of finished cells.
         reporter: shows progress.
 
@@ -94,24 +92,22 @@ class Grid(RunFactory):
         entries: Sequence[RowSpec],
         orders: Sequence[int],
         seeds: Sequence[int],
-        settings: GridSettings,
         results: Path,
         runs: Path,
-        data: Path | None = None,
         keep: bool = False,
         reporter: Reporter | None = None,
     ) -> None:
-        super().__init__(template, settings, runs, data, reporter)
+        super().__init__(template, runs, reporter)
         self.results, self.keep = results, keep
-        for name in settings.entries:
+        for name in self.settings.rows:
             if our_name(name, template) != name:
-                raise RecipeError(f"`entries` in the settings names '{name}', which is no row of a table of ours.")
+                raise RecipeError(f"`grid.rows` names '{name}', which is no row of a table of ours.")
         for entry in entries:
             wants = template.systems[entry.name].wants if entry.name in template.systems else ()
-            if lacking := [key for key in wants if key not in settings.entries.get(entry.name, {})]:
+            if lacking := [key for key in wants if key not in self.settings.rows.get(entry.name, {})]:
                 raise RecipeError(
                     f"The row '{entry.name}' has a `{lacking[0]}` of its own, and the settings give none: add "
-                    f"`entries: {{{entry.name}: {{{lacking[0]}: …}}}}` to the file of `--settings`."
+                    f"`grid: {{rows: {{{entry.name}: {{{lacking[0]}: …}}}}}}` to the file of `--settings`."
                 )
         for order in orders:
             if order not in template.orders:
@@ -120,7 +116,7 @@ class Grid(RunFactory):
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError("A grid runs each cell in one process. Start the command several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
-        self.identity = identity(settings, template, self.recipe(self.plain(), self.runs))
+        self.identity = identity(template, self.recipe(self.plain(), self.runs))
         for found in load_results(results):
             check_settings(found, self.identity, results)
 
@@ -133,7 +129,7 @@ class Grid(RunFactory):
                     domains = tuple(self.template.orders[order]) if entry.ordered else self.first
                     methods = tuple(self._spec(entry, method) for method in entry.methods)
                     seeded = seed if entry.seeded else None
-                    changes = {**entry.changes, **self.settings.entries.get(entry.name, {})}
+                    changes = {**entry.changes, **self.settings.rows.get(entry.name, {})}
                     cell = GridRun(own, seeded, domains, methods, changes, entry)
                     found.setdefault(cell.name, cell)
         return list(found.values())

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from everlearn.comparison import formatting as fmt
+from everlearn.config.arguments import DEFAULTS
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import corpus_fingerprint
 from everlearn.files import digest
-from everlearn.grid.template import GridSettings, GridTemplate
+from everlearn.grid.template import GridTemplate
 from everlearn.model.loading import check_complete
 
+_PLACES = ("path", "validation", "train", "test", "tokenizer", "cache")
+"""Keys that may name files. Their paths make no difference, since their contents are compared by digests."""
 
-def identity(settings: GridSettings, template: GridTemplate, recipe: Recipe) -> dict[str, Any]:
-    """Return what must be equal for two cells of one table: settings, and contents of model and data.
+_DIGESTS = ("corpora", "end_task_files")
+_MISSING = object()
+_NAMING = ("name", "domain", "group")
 
-    Defaults are left out, so that a key of a later version does not invalidate old cells. The methods' own options are
-    left out too, since each cell keeps them.
+
+def identity(template: GridTemplate, recipe: Recipe) -> dict[str, Any]:
+    """Return what must be equal for two cells of one table: the recipe, and contents of model and data.
+
+    Defaults are left out, so that a key of a later version does not invalidate old cells. Methods, order and seed are
+    left out too, since each cell keeps its own.
+
+    Args:
+        template: the template, which may add facts.
+        recipe: of plain training on all domains.
     """
-    known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "entries", "model", "corpora"})
+    raw = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"method", "report", "run"})
+    raw["domains"] = {domain["name"]: domain for domain in raw["domains"]}
+    facts = {f"recipe.{key}": _without_places(value) for key, value in raw.items()}
     general = [recipe.general] if recipe.general is not None else []
     return (
-        known
+        {key: value for key, value in facts.items() if value}
         | template.facts()
         | {
             "model": _model(str(recipe.model.path), recipe.model.revision),
@@ -30,6 +46,40 @@ def identity(settings: GridSettings, template: GridTemplate, recipe: Recipe) -> 
             "end_task_files": {task.name: [digest(file) for file in task.files()] for task in recipe.end_tasks},
         }
     )
+
+
+def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the identity of cells for a reader: keys as in a recipe, without digests and without our defaults.
+
+    What all domains or all end tasks share is said once, as ``end_tasks.*.max_test``.
+    """
+    shown = {key.removeprefix("recipe."): value for key, value in facts.items() if key not in _DIGESTS}
+    for group in ("domains", "end_tasks"):
+        items = shown.get(group, {})
+        items = list(items.values()) if isinstance(items, Mapping) else items
+        if items and all("name" in item for item in items):
+            first = items[0]
+            same = {key for key in first if all(item.get(key, _MISSING) == first[key] for item in items)}
+            own = {item["name"]: {k: v for k, v in item.items() if k not in (*same, *_NAMING)} for item in items}
+            shown[group] = {"*": {key: first[key] for key in first if key in same}, **own}
+    if isinstance(train := shown.get("train"), Mapping):
+        shown["train"] = {key: value for key, value in train.items() if DEFAULTS.get(key) != value}
+    return fmt.flatten(shown)
+
+
+def where_differ(key: str, mine: Any, other: Any) -> tuple[str, Any, Any]:
+    """Return the first dotted key below `key` at which two values differ, and what stands there."""
+    while isinstance(mine, Mapping) and isinstance(other, Mapping):
+        inside = next(each for each in sorted({*mine, *other}) if mine.get(each) != other.get(each))
+        key, mine, other = f"{key}.{inside}", mine.get(inside), other.get(inside)
+    return key.removeprefix("recipe."), mine, other
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if key not in _PLACES or isinstance(each, dict | float)}
+        return {key: found for key, each in kept.items() if (found := _without_places(each)) not in ({}, [])}
+    return [_without_places(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _model(path: str, revision: str | None) -> str:

@@ -21,6 +21,7 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.grid.during_training import AlongTraining
 from everlearn.grid.grid import State, completeness
+from everlearn.grid.identity import described
 from everlearn.grid.numbers import FORGOTTEN, KEPT, parts
 from everlearn.grid.parts import GridContents, parts_of
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
@@ -324,7 +325,6 @@ class GridPage:
             plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
         plates += [plate for part in self.parts for plate in part.plates()]
-        settings = {k: v for k, v in self.cells[0].grid.settings.items() if k not in ("corpora", "end_task_files")}
         ordered = {cell.grid.order: cell.domains for cell in self.cells}
         orders = {order: domains for order, domains in ordered.items() if order is not None}
         seeds = sorted({seed for cell in self.cells if (seed := cell.grid.seed) is not None})
@@ -342,7 +342,7 @@ class GridPage:
                     or "–",
                 ),
                 ("Seeds", ", ".join(map(str, seeds)) or "–"),
-                ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
+                ("Settings", ", ".join(f"{key} {value}" for key, value in described(self.cells[0].grid.settings))),
             ],
             tables=self.tables(),
             top=[*(self._standing() if self.comparison is None else top_figure(self.comparison)), *self._frontiers()],

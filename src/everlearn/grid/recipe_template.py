@@ -24,8 +24,6 @@ MOST = 720
 """Maximum number of orders for `all`: those of six domains."""
 RANKED_BY_PLACE = 12
 """Maximum number of domains for which an order's number is its place among all orders; beyond it is a hash."""
-_PLACES = ("path", "validation", "train", "test", "tokenizer", "cache")
-"""Keys that may name files. Their paths make no difference, since their contents are compared by digests."""
 
 
 class RecipeTemplate(GridTemplate):
@@ -47,7 +45,8 @@ class RecipeTemplate(GridTemplate):
         self.own, self.name = recipe, name
         self.domains = tuple(domain.name for domain in recipe.domains)
         self.orders = {number_of(order, self.domains): tuple(order) for order in (orders or [self.domains])}
-        self.tasks = {task.name: task.domain for task in recipe.end_tasks if task.domain is not None}
+        # The options of the recipe's own methods apply wherever these methods are named.
+        self.settings = GridSettings(methods={spec["name"]: spec for spec in recipe.method})
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -59,17 +58,10 @@ class RecipeTemplate(GridTemplate):
         """Return the recipe's groups of domains (`group`)."""
         return {domain.name: domain.group for domain in self.own.domains if domain.group is not None}
 
-    @property
-    def settings(self) -> GridSettings:
-        """Return the options of the recipe's own methods, which apply wherever these methods are named."""
-        return GridSettings(methods={spec["name"]: spec for spec in self.own.method})
-
     def recipe(
         self,
         order: int | Sequence[str],
         *,
-        settings: GridSettings,
-        data: Path | None,
         method: Sequence[Any],
         seed: int,
         name: str,
@@ -84,20 +76,6 @@ class RecipeTemplate(GridTemplate):
         raw["method"] = list(method)
         raw["run"] |= {"name": name, "seed": seed, "folder": str(folder)}
         return raw
-
-    def facts(self) -> dict[str, Any]:
-        """Return the recipe without methods, order, seed and paths."""
-        raw = self.own.model_dump(mode="json", exclude_defaults=True, exclude={"method", "report", "run"})
-        raw["domains"] = {domain["name"]: domain for domain in raw["domains"]}
-        found = {f"recipe.{key}": _without_places(value) for key, value in raw.items()}
-        return {key: value for key, value in found.items() if value}
-
-
-def _without_places(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {key: each for key, each in value.items() if key not in _PLACES or isinstance(each, dict | float)}
-        return {key: found for key, each in kept.items() if (found := _without_places(each)) not in ({}, [])}
-    return [_without_places(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def number_of(order: Sequence[str], names: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from everlearn.config.recipe import Recipe, parse
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
-from everlearn.grid.template import GridSettings, GridTemplate
+from everlearn.grid.template import GridTemplate
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
@@ -79,21 +79,12 @@ class RunFactory:
 
     Args:
         template: domains, orders and recipes.
-        settings: settings of all runs.
         runs: folder of the runs.
-        data: folder of the template's data; None if the template finds it itself.
         reporter: shows progress; None for no output.
     """
 
-    def __init__(
-        self,
-        template: GridTemplate,
-        settings: GridSettings,
-        runs: Path,
-        data: Path | None = None,
-        reporter: Reporter | None = None,
-    ) -> None:
-        self.template, self.settings, self.data = template, settings, data
+    def __init__(self, template: GridTemplate, runs: Path, reporter: Reporter | None = None) -> None:
+        self.template, self.settings = template, template.settings
         self.runs = runs.resolve()
         self.reporter = Once(reporter or Reporter())
         self.first = template.first
@@ -109,8 +100,6 @@ class RunFactory:
         """
         raw = self.template.recipe(
             domains or job.domains,
-            settings=self.settings,
-            data=self.data,
             method=job.methods,
             seed=job.seed or 0,
             name=f"{folder.parent.name}-{folder.name}".removesuffix("-run"),

@@ -16,12 +16,14 @@ Metric = Literal["f1", "accuracy"]
 
 
 class GridSettings(Options):
-    """Settings of all cells of a grid; a template may have more settings, in a subclass."""
+    """Options of methods and of single rows that all cells of a grid share."""
 
     methods: dict[str, dict[str, Any]] = Field(default={})
     """Options of methods, by name, that differ from the defaults."""
-    entries: dict[str, dict[str, Any]] = Field(default={})
+    rows: dict[str, dict[str, Any]] = Field(default={})
     """Dotted keys of the recipe for single rows of the table: `{lora: {train.learning_rate: 1.0e-3}}`."""
+    importance_samples: int | None = Field(default=None, ge=1)
+    """Rows for measuring importance, for every method that does (`Method.importance_samples`) and sets no number."""
 
     def spec(self, method: str) -> dict[str, Any]:
         """Return a method with its options, as in a recipe."""
@@ -37,7 +39,7 @@ class System:
         methods: the methods, as in a recipe.
         paper: URL, or "".
         changes: dotted keys of the recipe that differ from the other rows.
-        wants: keys that the settings must set for this row (`entries`); without them it would equal another row.
+        wants: keys that the settings must set for this row (`rows`); without them it would equal another row.
     """
 
     title: str
@@ -60,6 +62,7 @@ class GridTemplate:
         systems: rows of the table that are not a single method with its defaults, by name; they take precedence over a
             method of the same name.
         metrics: metrics of end tasks, the main one first; one for each table.
+        settings: options of methods and of single rows.
     """
 
     name: str
@@ -70,6 +73,7 @@ class GridTemplate:
     ranked = False
     systems: Mapping[str, System] = {}
     metrics: tuple[Metric, ...] = ("f1", "accuracy")
+    settings: GridSettings = GridSettings()
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -91,15 +95,13 @@ class GridTemplate:
         return next((f"{order} ({name})" for name, number in self.order_names.items() if number == order), str(order))
 
     def facts(self) -> dict[str, Any]:
-        """Return further facts that must be equal for two cells of one table, of templates whose recipes may change."""
+        """Return further facts that must be equal for two cells of one table, beside those of the recipe."""
         return {}
 
     def recipe(
         self,
         order: int | Sequence[str],
         *,
-        settings: Any,
-        data: Path | None,
         method: Sequence[Mapping[str, Any]],
         seed: int,
         name: str,
@@ -109,15 +111,13 @@ class GridTemplate:
 
         Args:
             order: a number of :attr:`orders`, or some of the domains by name.
-            settings: the settings of the grid, a :class:`GridSettings` of the template's own kind.
-            data: folder of the template's data; None if the template finds it itself.
             method: the methods that are combined, as in a recipe.
             seed: seed of the run.
             name: name of the run.
             folder: folder of the run.
 
         Raises:
-            RecipeError: there is no such order or domain, or a setting does not fit.
+            RecipeError: there is no such order or domain, or a key does not fit.
             DataError: a file is missing.
         """
         raise NotImplementedError

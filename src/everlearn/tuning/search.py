@@ -224,9 +224,8 @@ class Tuner:
 
     def _open(self) -> None:
         """Refuse the folder of another search, and remember what this one is."""
-        template = RecipeTemplate(self.recipe, "")
         facts: dict[str, Any] = {
-            "recipe": identity(template.settings, template, self.recipe),
+            "recipe": identity(RecipeTemplate(self.recipe, ""), self.recipe),
             "share": self.share,
             "tolerate": self.tolerate,
             "seed": self.recipe.run.seed,

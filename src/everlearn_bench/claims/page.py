@@ -11,6 +11,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.comparison.runs import Run
 from everlearn.errors import RecipeError
 from everlearn.grid.cells import load_results
+from everlearn.grid.identity import described
 from everlearn.grid.rows import entry_of
 from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
 from everlearn.wording import count
@@ -39,8 +40,6 @@ NUMBERS: dict[Number, str] = {
     "forward": "forward transfer (bits per byte)",
     "late": "forgotten by late checkpoints, less by early ones, at equal gap (bits per byte)",
 }
-_HIDDEN = ("corpora", "end_task_files")
-"""Settings that are long lists of digests."""
 
 
 def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
@@ -186,9 +185,9 @@ def _measured(cells: Sequence[Run]) -> str:
     """Return what the verdicts rest on."""
     if not cells:
         return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
-    settings = {key: value for key, value in cells[0].grid.settings.items() if key not in _HIDDEN}
     trained = [cell for cell in cells if cell.tokens]
-    shared = [(key, value) for key, value in fmt.flatten(settings) if not _every_row_has_its_own(key, trained)]
+    recipe = described(cells[0].grid.settings)
+    shared = [(key, value) for key, value in recipe if not _every_row_has_its_own(key, trained)]
     told = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.domain_id_at_test)
     kept = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.old_data)
     facts = [
@@ -209,7 +208,7 @@ def _numbers(of: Iterable[int | None]) -> str:
 
 def _every_row_has_its_own(key: str, trained: Sequence[Run]) -> bool:
     """Whether nothing was trained with a setting, such as the learning rate: every row replaces it by its own."""
-    return bool(trained) and all(f"train.{key}" in cell.grid.options for cell in trained)
+    return bool(trained) and all(key in cell.grid.options for cell in trained)
 
 
 def _titles(judged: Sequence[Judged], cells: Sequence[Run], suite: Suite) -> dict[str, str]:

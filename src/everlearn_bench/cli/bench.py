@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,15 @@ HEADING = "Run"
 
 def command(
     suite: Annotated[str, typer.Argument(metavar="SUITE", help="The suite, for example six-domains.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Keys of the suite's recipe: train.max_steps=100, end_tasks.*.max_test=300, domains.NAME.path=FILE; "
+            "also grid.methods.NAME.OPTION and the suite's own keys, suite.KEY.",
+            show_default=False,
+        ),
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +67,10 @@ def command(
             help="Run programs that the model writes in a sandbox, or skip them (code).",
         ),
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="YAML file with settings common to all runs.")] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file with a part of a recipe, which is laid over that of the suite."),
+    ] = None,
     results: Annotated[
         Path | None, typer.Option(help="Folder with one JSON file per run, or their archive; default: bench/SUITE.")
     ] = None,
@@ -84,16 +97,18 @@ def command(
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.writable import check_place
     from everlearn_bench.claims.page import write_claims
-    from everlearn_bench.suites import find_suite
+    from everlearn_bench.suites import find_suite, read_overlay
     from everlearn_bench.suites.fetching import fetch
-    from everlearn_bench.suites.settings_file import as_measured, load_settings
 
     libraries_quiet()
     check_outputs(output)
     chosen = find_suite(suite)
-    shared = load_settings(settings, model=model, budget_tokens=budget, run_code=run_code)
+    changes = list(overrides or ())
+    if run_code is not None:
+        changes += [f"end_tasks.{task}.run_code={str(run_code).lower()}" for task in chosen.programs()]
+    overlay = read_overlay(settings, changes, model=model, tokens=budget)
     if data is not None and str(data) == FETCH and not only_show:
-        data = fetch(chosen, telling(quiet).say, shared)
+        data = fetch(chosen, telling(quiet).say, overlay)
         if methods is None:
             show({"data": str(data)}, as_json, lambda: f"The data of {suite} lies in {data}.")
             return
@@ -115,18 +130,16 @@ def command(
         check_place("--claims", claims)
     states = []
     if only_show and data is not None and str(data) != FETCH and (there := load_results(place)):
-        chosen = chosen.on(as_measured(shared, there[0].grid.settings), data)
+        chosen = chosen.on(replace(overlay, suite=there[0].grid.settings.get("suite", {})), data)
     if not only_show:
-        chosen = chosen.on(shared, data)
+        chosen = chosen.on(overlay, data)
         grid = Grid(
             chosen,
             entries,
             _numbers(orders, chosen) if orders is not None else [min(chosen.orders)],
             range(seeds),
-            shared,
             place,
             working,
-            data=data,
             keep=keep,
             reporter=telling(quiet),
         )

@@ -9,18 +9,17 @@ from __future__ import annotations
 from everlearn.config.addresses import SUITES, locate
 from everlearn.grid.template import System
 from everlearn_bench.suites.base import Published, Suite, find_suite, register_suite
-from everlearn_bench.suites.settings import EndTaskSettings, PromptSettings, Settings, StreamSettings
+from everlearn_bench.suites.overlay import Overlay, overlay_of, read_overlay
 
 __all__ = [
     "SUITES",
-    "EndTaskSettings",
-    "PromptSettings",
+    "Overlay",
     "Published",
-    "Settings",
-    "StreamSettings",
     "Suite",
     "System",
     "find_suite",
     "locate",
+    "overlay_of",
+    "read_overlay",
     "register_suite",
 ]

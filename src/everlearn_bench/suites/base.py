@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from everlearn.config.addresses import SUITES, suite
-from everlearn.errors import RecipeError
+from everlearn.config.reading import read_yaml
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn.evaluation.task import CONFIGS, kind_of
 from everlearn.grid.template import GridTemplate
+from everlearn.options import Options
 from everlearn_bench.suites.claims import Claims
-from everlearn_bench.suites.settings import Settings
+from everlearn_bench.suites.methods import with_samples
+from everlearn_bench.suites.overlay import Overlay, lay_over, typed
 from everlearn_bench.suites.sources import Fetchable
+from everlearn_bench.suites.template import expanded, with_addresses, with_shares
 
 
 @dataclass(frozen=True)
@@ -36,43 +44,78 @@ class Published:
 
 
 class Suite(GridTemplate):
-    """Base class of suites. Subclass, set the attributes, implement `locate` and `recipe`, use ``@register_suite``.
+    """Base class of suites. Subclass, set the attributes, implement `locate`, use ``@register_suite``.
+
+    A suite is a template, a recipe in YAML without ``method`` and ``run`` (:mod:`everlearn_bench.suites.template` has
+    its further forms), and the orders of its domains. What a user gives, ``everlearn bench NAME key=value --settings
+    FILE``, is a part of a recipe that is laid over it (:mod:`everlearn_bench.suites.overlay`). The registered object
+    knows none of this; :meth:`on` returns the suite that does.
 
     Attributes (beside those of a template):
         name: name in addresses (``suite:NAME/…``) and for ``everlearn bench``.
-        tasks: end task → the domain that it belongs to.
+        orders: numbered orders of the domains; the order of the template alone if it is not set.
+        recipe_file: the template, in the folder of the class or of a base class.
         published: published numbers.
         claims: claims of a paper about measurements on this suite.
-        lacks: dotted keys of the settings that have no meaning here.
         sources: where its data can be fetched (``--data fetch``).
         by_hand: where to get data that cannot be fetched.
         cache: name of its folder in the user's cache; its own name if empty.
+        overlay: what the user changes.
+        config: the keys of `suite:` in it.
+        data: folder of the suite's data (``--data``); None if the suite finds it itself.
     """
 
-    tasks: Mapping[str, str]
+    class Config(Options):
+        """The suite's own keys (`suite:` in an overlay): none."""
+
+    recipe_file = "recipe.yaml"
     published: Published | None = None
     claims: Claims | None = None
-    lacks: tuple[str, ...] = ()
     sources: tuple[Fetchable, ...] = ()
     by_hand: str = ""
     cache: str = ""
+    overlay = Overlay()
+    data: Path | None = None
+
+    def __init__(self) -> None:
+        self.config: Any = self.Config()
+
+    @functools.cached_property
+    def orders(self) -> Mapping[int, Sequence[str]]:  # type: ignore[override]
+        """The order of the template, of suites that name none."""
+        return {0: tuple(item["name"] for item in self.template()["domains"])}
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Return every domain of the orders."""
+        return tuple(dict.fromkeys(name for order in self.orders.values() for name in order))
 
     @property
     def report(self) -> Path | None:
         """The report on how the text was changed, of suites that change it; None otherwise."""
         return None
 
-    def on(self, settings: Settings, data: Path | None) -> Suite:
-        """Return the suite with its domains and orders if they depend on settings and data; else the suite itself.
+    def on(self, overlay: Overlay, data: Path | None = None) -> Self:
+        """Return the suite with a user's changes and data.
 
         Args:
-            settings: the settings of the grid.
+            overlay: what the user changes.
             data: folder of the suite's data; None if the suite finds it itself.
-        """
-        return self
 
-    def wanted(self, settings: Settings) -> tuple[Fetchable, ...]:
-        """Return the sources that a stream with these settings needs."""
+        Raises:
+            RecipeError: `suite:` has an unknown key, or a value that is not allowed.
+        """
+        made = copy.copy(self)
+        made.overlay, made.settings, made.data = overlay, overlay.grid, data
+        made.config = self.config_of(overlay)
+        return made
+
+    def config_of(self, overlay: Overlay) -> Any:
+        """Return the keys of `suite:`, typed."""
+        return typed(self.Config, overlay.suite, "suite")
+
+    def wanted(self, config: Any) -> tuple[Fetchable, ...]:
+        """Return the sources that a stream with these keys needs."""
         return self.sources
 
     def make(self, folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
@@ -88,19 +131,6 @@ class Suite(GridTemplate):
         """
         return []
 
-    def check(self, settings: Settings) -> None:
-        """Refuse settings that have no meaning for this suite.
-
-        Raises:
-            RecipeError: there is one.
-        """
-        for key in self.lacks:
-            given: Any = settings
-            for part in key.split("."):
-                given = getattr(given, part)
-            if given is not None:
-                raise RecipeError(f"`{key}` is '{given}' in the settings, but `{self.name}` has no such choice.")
-
     def locate(self, inside: str) -> Path:
         """Return the file or folder at an address, built on demand.
 
@@ -112,6 +142,102 @@ class Suite(GridTemplate):
             DataError: the data that it is built from is missing.
         """
         raise NotImplementedError
+
+    # -- the recipe -------------------------------------------------------------------------------------------
+
+    def template(self) -> dict[str, Any]:
+        """Return the template with all its domains and end tasks."""
+        raw = read_yaml(_beside(type(self), self.recipe_file), "template")
+        known = {} if type(self).orders is Suite.orders else {"orders": self.domains}
+        return expanded(raw, self.name, known)
+
+    def begin(self, raw: dict[str, Any]) -> None:
+        """Complete the template with what YAML cannot say, in place, before the user's keys are laid over it."""
+
+    def finish(self, raw: dict[str, Any]) -> None:
+        """Complete the recipe of one run, in place, where it depends on its domains or on the user's keys."""
+
+    def recipe(
+        self, order: int | Sequence[str], *, method: Sequence[Mapping[str, Any]], seed: int, name: str, folder: Path
+    ) -> dict[str, Any]:
+        """Return the recipe of a run: the template, the user's keys, the domains in this order with their end tasks."""
+        raw = self.template()
+        self.begin(raw)
+        lay_over(raw, self.overlay.recipe)
+        if not raw.get("model"):
+            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
+        names = self.chosen(order)
+        domains = {item["name"]: item for item in raw["domains"]}
+        raw["domains"] = [domains[each] for each in names]
+        places: dict[Any, int] = {None: len(names), **{each: place for place, each in enumerate(names)}}
+        tasks = [task for task in raw["end_tasks"] if task.get("domain") in places]
+        raw["end_tasks"] = sorted(tasks, key=lambda task: places[task.get("domain")])
+        raw["method"] = with_samples(method, self.settings.importance_samples)
+        raw["run"] = {"name": name, "seed": seed, "folder": str(folder)}
+        raw["train"] = dict(raw.get("train") or {})
+        if self.overlay.tokens is not None:
+            raw["train"]["max_steps"] = _steps(self.overlay.tokens, raw)
+        self.finish(raw)
+        raw["train"] = with_shares(raw["train"])
+        return with_addresses(raw, self.name, self.locate)
+
+    def chosen(self, order: int | Sequence[str]) -> tuple[str, ...]:
+        """Return the domains of a numbered order, or the named domains after a check.
+
+        Raises:
+            RecipeError: there is no such order or domain, or a domain is repeated.
+        """
+        if isinstance(order, int):
+            if order not in self.orders:
+                known = ", ".join(map(self.order_title, self.orders))
+                raise RecipeError(f"The suite `{self.name}` has no order {order}; it has {known}.")
+            return tuple(self.orders[order])
+        names = tuple(order)
+        for each in names:
+            if each not in self.domains:
+                raise RecipeError(f"The suite `{self.name}` has no domain '{each}'.{did_you_mean(each, self.domains)}")
+        if not names or len(set(names)) < len(names):
+            raise RecipeError(f"An order names one domain or more, each once (got {', '.join(names) or 'none'}).")
+        return names
+
+    def programs(self) -> list[str]:
+        """Return the end tasks of the template that run what the model writes (`run_code`).
+
+        Raises:
+            RecipeError: there is none.
+        """
+        tasks = self.template()["end_tasks"]
+        found = [task["name"] for task in tasks if "run_code" in CONFIGS[kind_of(task)].model_fields]
+        if not found:
+            raise RecipeError(f"`--run-code`: no end task of the suite `{self.name}` has programs.")
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """Return the suite's own keys and the rows of importance, which no recipe says."""
+        own = self.config.model_dump(mode="json", exclude_defaults=True)
+        samples = self.settings.importance_samples
+        return ({"suite": own} if own else {}) | ({"importance_samples": samples} if samples is not None else {})
+
+
+def _beside(cls: type, name: str) -> Path:
+    """Return a file in the folder of a class, or of the first of its base classes that has it."""
+    folders = [Path(sys.modules[each.__module__].__file__ or "").parent for each in cls.__mro__ if each is not object]
+    found = [folder / name for folder in folders if (folder / name).is_file()]
+    return found[0] if found else folders[0] / name
+
+
+def _steps(tokens: int, raw: Mapping[str, Any]) -> int:
+    """Return the number of steps of so many tokens.
+
+    Raises:
+        RecipeError: it is less than one, or the template does not say what a step is.
+    """
+    rows = raw["train"].get("per_device_train_batch_size", 8) * raw["train"].get("gradient_accumulation_steps", 1)
+    if (block := (raw.get("data") or {}).get("block_size")) is None:
+        raise RecipeError("`--budget` needs `data.block_size`, the tokens of a row.")
+    if tokens < rows * block:
+        raise RecipeError(f"`--budget` is {tokens}, less than one step of {rows} rows of {block} tokens.")
+    return int(tokens // (rows * block))
 
 
 S = TypeVar("S", bound=Suite)

@@ -18,7 +18,7 @@ from everlearn.errors import DataError, RunError
 from everlearn_bench.suites.archives import broken
 from everlearn_bench.suites.base import Suite
 from everlearn_bench.suites.cache import FETCHED, cache_folder
-from everlearn_bench.suites.settings import Settings
+from everlearn_bench.suites.overlay import Overlay
 from everlearn_bench.suites.sources import Fetchable
 
 RECORD = "fetched.json"
@@ -29,7 +29,7 @@ _PIECE = 2**20
 Say = Callable[[str], None]
 
 
-def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None = None) -> Path:
+def fetch(suite: Suite, say: Say = lambda text: None, overlay: Overlay | None = None) -> Path:
     """Fetch all missing data of a suite; complete files are left alone.
 
     Every file is downloaded to a temporary path and moved into place when it is complete and has the known digest, so
@@ -39,7 +39,7 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
     Args:
         suite: the suite.
         say: called with progress messages.
-        settings: settings of the stream that the data is for; all data by default.
+        overlay: changes of the suite that the data is for; all data by default.
 
     Returns:
         The folder with the data, for ``--data``; later runs find it themselves.
@@ -53,7 +53,7 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
     folder = cache_folder(suite.cache or suite.name) / FETCHED
     failures: list[str] = []
     out_of_reach: set[str] = set()
-    sources = suite.wanted(settings) if settings is not None else suite.sources
+    sources = suite.sources if overlay is None else suite.wanted(suite.config_of(overlay))
     for number, source in enumerate(sources, 1):
         try:
             if _has(folder, source):

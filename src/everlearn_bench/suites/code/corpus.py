@@ -1,7 +1,7 @@
 """Code for training: the documented functions of installed libraries, each in the form of a HumanEval problem.
 
 A proxy for the instructions of MIGU's setting (Magicoder-Evol-Instruct-110K), which cannot be shipped; name it, or any
-other code, under `corpora` in the settings. Nothing is imported or executed. The same versions give the same files.
+other code, as `domains.code.path`. Nothing is imported or executed. The same versions give the same files.
 """
 
 from __future__ import annotations

@@ -9,13 +9,15 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn_bench.suites.continual_tasks.files import PARTS, data_folder, task_file
 
 
-def locate(inside: str, suite: str, tasks: Iterable[str]) -> Path:
-    """Return the file at an address, built on demand: prompts with the names of task and dataset.
+def locate(inside: str, suite: str, tasks: Iterable[str], data: Path | None = None, names: bool = True) -> Path:
+    """Return the file at an address, built on demand.
 
     Args:
         inside: the address after ``suite:NAME/``.
         suite: name of the suite.
         tasks: tasks of the suite.
+        data: the data folder; by default that of the environment variable, or the fetched data.
+        names: whether prompts name task and dataset.
 
     Raises:
         RecipeError: there is no such address.
@@ -25,4 +27,4 @@ def locate(inside: str, suite: str, tasks: Iterable[str]) -> Path:
     if inside not in known:
         raise RecipeError(f"The suite '{suite}' has no '{inside}'.{did_you_mean(inside, known)}")
     task, part = inside.removesuffix(".jsonl").split("/")
-    return task_file(task, part, data_folder())
+    return task_file(task, part, data_folder(data), names)

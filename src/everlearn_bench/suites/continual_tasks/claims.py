@@ -138,7 +138,7 @@ masked rows; rows "on the gradient" and the last claim are of that form.
   Holm's correction over the claim's comparisons. Bits per byte of held-out answers are our addition and do not count in
   a claim's verdict.
 
-Accuracy is the exact match of the answer, or of the likeliest label (`end_tasks.answers`); the average is the
+Accuracy is the exact match of the answer, or of the likeliest label (`suite.answers`); the average is the
 unweighted mean over tasks. The forgetting rate is (1/(T−1)) Σ (A_kk − A_Tk) over the tasks before the last: below 0 is
 good. Scores are in points (percent); "Measured" has both sides.
 """

@@ -2,68 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from everlearn.errors import RecipeError
+from everlearn.config.reading import read_yaml
 from everlearn_bench.suites.base import Suite, register_suite
-from everlearn_bench.suites.continual_tasks import address, streams
+from everlearn_bench.suites.continual_tasks import address
 from everlearn_bench.suites.continual_tasks.claims import LONG_CLAIMS, STANDARD_CLAIMS
+from everlearn_bench.suites.continual_tasks.files import data_folder, proxy
+from everlearn_bench.suites.continual_tasks.orders import LONG, STANDARD, TWICE
 from everlearn_bench.suites.continual_tasks.published import published
 from everlearn_bench.suites.continual_tasks.sources import BY_HAND, sources
 from everlearn_bench.suites.continual_tasks.systems import GROUPS, LONG_SYSTEMS, PAPER_NAMES, SYSTEMS
-from everlearn_bench.suites.settings import PROGRAMS, STREAM, Settings
+from everlearn_bench.suites.continual_tasks.tasks import TASKS
+from everlearn_bench.suites.overlay import lay_over
 
 
 class ContinualTasks(Suite):
-    """Base class of both suites: classification tasks as text to text."""
+    """Base class of the suites whose domains are classification tasks, as text to text."""
+
+    class Config(Suite.Config):
+        """Keys of `suite:`."""
+
+        answers: Literal["written", "chosen", "head"] = "written"
+        """The model generates the answer, or its most likely label is the answer, or (encoders) a classifier is
+        fine-tuned on every evaluated checkpoint."""
+        names: bool = True
+        """Whether prompts begin with the names of task and dataset."""
 
     groups = GROUPS
     paper_names = PAPER_NAMES
     systems = SYSTEMS
     metrics = ("accuracy",)
-    lacks = (*PROGRAMS, *STREAM, "corpora", "end_tasks.settings", "end_tasks.aspect")
     by_hand = BY_HAND
     cache = "continual-tasks"
 
     def locate(self, inside: str) -> Path:
         """Return the file of prompts and answers of a task."""
-        return address.locate(inside, self.name, self.tasks)
+        return address.locate(inside, self.name, self.domains, self.data, self.config.names)
 
-    def check(self, settings: Settings) -> None:
-        """Refuse settings without meaning, tuning options without fine-tuning, and prompt options without prompts."""
-        super().check(settings)
-        if settings.model is None:
-            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
-        ends = settings.end_tasks
-        if ends.answers == "head" and settings.prompts.cut is not None:
-            raise RecipeError(
-                f"`prompts.cut` is '{settings.prompts.cut}' in the settings, but with `end_tasks.answers: head` texts "
-                "are cut as every classifier's are. Remove it."
-            )
-        tuned = [key for key in streams.TUNING if getattr(ends, key) is not None]
-        if tuned and ends.answers != "head":
-            raise RecipeError(
-                f"`end_tasks.{tuned[0]}` is set in the settings, but nothing is fine-tuned for an end task"
-                + (" unless `end_tasks.answers` is 'head'." if "end_tasks.answers" not in self.lacks else ".")
-            )
+    def begin(self, raw: dict[str, Any]) -> None:
+        """Say how tasks are answered, and give each its labels."""
+        lay_over(raw, read_yaml(Path(__file__).with_name("answers.yaml"), "template")[self.config.answers])
+        for task in raw["end_tasks"]:
+            labels = list(TASKS[task["name"]].labels)
+            task |= {
+                "written": {"labels": labels},
+                "chosen": {"choices": labels},
+                "head": {"train": f"suite:{self.name}/{task['name']}/train.jsonl"},
+            }[self.config.answers]
 
-    def recipe(
-        self,
-        order: int | Sequence[str],
-        *,
-        settings: Settings,
-        data: Path | None,
-        method: Sequence[Mapping[str, Any]],
-        seed: int,
-        name: str,
-        folder: Path,
-    ) -> dict[str, Any]:
-        """Return the recipe of a run over tasks."""
-        self.check(settings)
-        names = streams.order_of(order, self.orders, self.name)
-        return streams.recipe(names, settings=settings, data=data, method=method, seed=seed, name=name, folder=folder)
+    def finish(self, raw: dict[str, Any]) -> None:
+        """Cut tests as training rows are cut, learn a task of order 5 or 6 twice, and say which tasks are proxies."""
+        domains = {item["name"]: item for item in raw["domains"]}
+        for task in raw["end_tasks"]:
+            task.setdefault("max_length", raw["data"]["block_size"])
+        if (twice := TWICE.get(tuple(domains))) and raw["train"].get("max_steps", 0) <= 0:
+            domains[twice].setdefault("train", {"num_train_epochs": 2})
+        proxies = {name: proxy(name, data_folder(self.data)) for name in sorted(TASKS) if name in domains}
+        raw["run"]["notes"] = [
+            *(f"Proxy task '{name}': {what}." for name, what in proxies.items() if what),
+            "Held-out text is a part of each training file: the published development files are the test files again.",
+        ]
 
 
 @register_suite
@@ -71,11 +71,10 @@ class StandardCL(ContinualTasks):
     """Four tasks in the orders 1 to 3 of O-LoRA and MIGU."""
 
     name = "standard-cl"
-    orders = streams.STANDARD
-    tasks = {name: name for name in streams.STANDARD[1]}  # noqa: RUF012 - see Suite
-    published = published(0, tuple(streams.STANDARD), name)
+    orders = STANDARD
+    published = published(0, tuple(STANDARD), name)
     claims = STANDARD_CLAIMS
-    sources = sources(streams.STANDARD[1])
+    sources = sources(STANDARD[1])
 
 
 @register_suite
@@ -83,9 +82,8 @@ class LongSequence(ContinualTasks):
     """Fifteen tasks in the orders 4 to 6."""
 
     name = "long-sequence"
-    orders = streams.LONG
-    tasks = {name: name for name in streams.LONG[4]}  # noqa: RUF012 - see Suite
-    published = published(4, tuple(streams.LONG), name)
+    orders = LONG
+    published = published(4, tuple(LONG), name)
     claims = LONG_CLAIMS
     systems = LONG_SYSTEMS
-    sources = sources(streams.LONG[4])
+    sources = sources(LONG[4])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from everlearn.files import digest, read_json, write_json
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.m2d2 import built_in, embedding, layouts, ordering, stream
 from everlearn_bench.suites.m2d2.layouts import GENERAL, PARTS, Taxonomy
+from everlearn_bench.suites.m2d2.options import StreamOptions
 from everlearn_bench.suites.m2d2.ordering import Orders
-from everlearn_bench.suites.settings import StreamSettings
 
 ORDER = "order.json"
 BACKGROUND = 5
@@ -35,7 +35,7 @@ class Bound:
         RecipeError: the settings name a missing domain.
     """
 
-    def __init__(self, taxonomy: Taxonomy, options: StreamSettings) -> None:
+    def __init__(self, taxonomy: Taxonomy, options: StreamOptions) -> None:
         self.taxonomy, self.options = taxonomy, options
         self.leaves = stream.choose(taxonomy, options)
         self.branches = {leaf.name: leaf.branch for leaf in self.leaves}
@@ -95,25 +95,6 @@ class Bound:
         documents = stream.read(self.folder, name, "train")
         return iter(stream.first_by_hash(documents, None, False)) if self.taxonomy.lines else documents
 
-    def checked(self, order: int | Sequence[str]) -> tuple[str, ...]:
-        """Return the domains of an order, or the named domains after a check.
-
-        Raises:
-            RecipeError: there is no such order or domain, or one is repeated.
-        """
-        if isinstance(order, int):
-            if order not in self.orders:
-                why = " without `stream.order` in the settings" if order == ordering.NUMBERS[ordering.FILE] else ""
-                raise RecipeError(f"The suite `m2d2` has no order {order}{why}.{_ORDERS}")
-            return self.orders[order]
-        names = tuple(order)
-        for name in names:
-            if name not in self.names:
-                raise RecipeError(f"The suite `m2d2` has no domain '{name}' here.{did_you_mean(name, self.names)}")
-        if not names or len(set(names)) < len(names):
-            raise RecipeError(f"An order names one domain or more, each once (got {', '.join(names) or 'none'}).")
-        return names
-
     def domain(self, name: str) -> dict[str, Any]:
         """Return a domain as in a recipe."""
         place = self.folder / name
@@ -124,10 +105,9 @@ class Bound:
             "group": self.branches[name].super_domain,
         }
 
-    def general(self, own: Any) -> dict[str, Any] | None:
-        """Return general text as in a recipe: the user's own, that of the data, or None."""
-        if own is not None:
-            return {"name": GENERAL, **(dict(own) if isinstance(own, Mapping) else {"path": str(own)})}
+    @property
+    def general(self) -> dict[str, Any] | None:
+        """The general text of the data, as in a recipe; None if there is none."""
         return {"name": GENERAL, **self.taxonomy.general} if self.taxonomy.general else None
 
     def notes(self, order: Sequence[str]) -> list[str]:
@@ -160,11 +140,8 @@ class Bound:
         return (self.similar if inside == ORDER else self.folder) / inside
 
 
-_ORDERS = " Its orders: " + ", ".join(f"{number} ({name})" for name, number in ordering.NUMBERS.items()) + "."
-
-
 @functools.lru_cache(maxsize=8)
-def bind(folder: Path | None, options: StreamSettings, cache: Path) -> Bound:
+def bind(folder: Path | None, options: StreamOptions, cache: Path) -> Bound:
     """Return the stream on a data folder; cached by its arguments.
 
     Args:

@@ -77,7 +77,7 @@ def by_encoder(path: str) -> Embed:
             model: Any = AutoModel.from_pretrained(path, dtype=torch.float32).eval()
         except (OSError, ValueError) as error:
             first = first_line(error).rstrip(".")
-            raise RecipeError(f"`stream.embedding` is '{path}', which cannot be loaded: {first}.") from None
+            raise RecipeError(f"`suite.embedding` is '{path}', which cannot be loaded: {first}.") from None
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model.to(device)
         longest = min(MAX_LENGTH, tokenizer.model_max_length)

@@ -122,25 +122,25 @@ def from_file(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     try:
         text = files.read_text(path)
     except EverlearnError as error:
-        raise RecipeError(f"`stream.order`: {error}") from None
+        raise RecipeError(f"`suite.order`: {error}") from None
     if path.suffix == ".json":
         try:
             raw: Any = json.loads(text)
         except ValueError as error:
-            raise RecipeError(f"`stream.order`: '{path}' is no JSON: {error}.") from None
+            raise RecipeError(f"`suite.order`: '{path}' is no JSON: {error}.") from None
         listed = raw.get("domains") if isinstance(raw, dict) else None
         if not isinstance(listed, list):
-            raise RecipeError(f"`stream.order`: '{path}' has no list `domains`.")
+            raise RecipeError(f"`suite.order`: '{path}' has no list `domains`.")
         order = [str(each) for each in listed]
     else:
         order = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if unknown := next((name for name in order if name not in names), None):
         raise RecipeError(
-            f"`stream.order`: '{path}' names '{unknown}', no domain of the stream.{did_you_mean(unknown, names)}"
+            f"`suite.order`: '{path}' names '{unknown}', no domain of the stream.{did_you_mean(unknown, names)}"
         )
     lacking = [name for name in names if name not in order]
     if lacking or len(set(order)) < len(order):
         twice = next((name for name in order if order.count(name) > 1), "")
         what = f"'{lacking[0]}' is missing" if lacking else f"'{twice}' comes twice"
-        raise RecipeError(f"`stream.order`: '{path}' must name every domain of the stream once, and {what}.")
+        raise RecipeError(f"`suite.order`: '{path}' must name every domain of the stream once, and {what}.")
     return tuple(order)

@@ -9,7 +9,7 @@ HUB = "https://huggingface.co/datasets/machelreid/m2d2/resolve/main/data"
 LICENCE = "CC-BY-NC-4.0, as the data set's card says"
 BY_HAND = (
     "The tarballs are in the folder `data` of https://huggingface.co/datasets/machelreid/m2d2: put those that you want "
-    "into a folder, as they are or unpacked, and name it with `--data`. `stream.domains` in the settings says which "
+    "into a folder, as they are or unpacked, and name it with `--data`. `suite.domains` in the settings says which "
     "are fetched."
 )
 SOURCES = tuple(Fetchable(f"{name}.tar.gz", f"{HUB}/{name}.tar.gz", LICENCE) for name in NAMES)

@@ -16,7 +16,7 @@ from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.m2d2 import duplicates, names
 from everlearn_bench.suites.m2d2.duplicates import Duplicates
 from everlearn_bench.suites.m2d2.layouts import PARTS, Leaf, Taxonomy
-from everlearn_bench.suites.settings import StreamSettings
+from everlearn_bench.suites.m2d2.options import StreamOptions
 
 NAME = "m2d2"
 REPORT = "report.json"
@@ -28,7 +28,7 @@ FEW = 20
 """Documents below which that share says nothing."""
 
 
-def choose(taxonomy: Taxonomy, options: StreamSettings) -> tuple[Leaf, ...]:
+def choose(taxonomy: Taxonomy, options: StreamOptions) -> tuple[Leaf, ...]:
     """Return the domains of a stream, in the order of the taxonomy.
 
     Raises:
@@ -43,24 +43,24 @@ def choose(taxonomy: Taxonomy, options: StreamSettings) -> tuple[Leaf, ...]:
         if not any(wanted in each for each in words.values()):
             known = {word for each in words.values() for word in each}
             other = next((leaf for leaf in taxonomy.leaves if leaf.name == wanted), None)
-            why = f" It is of level {other.branch.level} (`stream.level`)." if other else did_you_mean(wanted, known)
-            raise RecipeError(f"`stream.domains` names '{wanted}', which is no domain or group of the stream.{why}")
+            why = f" It is of level {other.branch.level} (`suite.level`)." if other else did_you_mean(wanted, known)
+            raise RecipeError(f"`suite.domains` names '{wanted}', which is no domain or group of the stream.{why}")
     chosen = [name for name, each in words.items() if not options.domains or each.intersection(options.domains)]
     if options.aliases == "drop":
         chosen = names.without_aliases(chosen)
     if not chosen:
-        raise RecipeError(f"There is no domain of level {options.level} (`stream.level`).")
+        raise RecipeError(f"There is no domain of level {options.level} (`suite.level`).")
     return tuple(leaf for leaf in taxonomy.leaves if leaf.name in chosen)
 
 
-def dropped(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -> dict[str, str]:
+def dropped(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamOptions) -> dict[str, str]:
     """Return dropped alias → the domain that stayed."""
     there, stayed = {leaf.name for leaf in taxonomy.leaves}, {leaf.name for leaf in chosen}
     pairs = names.ALIASES.items() if options.aliases == "drop" else ()
     return {alias: name for alias, name in pairs if alias in there and name in stayed}
 
 
-def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -> Path:
+def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamOptions) -> Path:
     """Return the folder with ``<domain>/{train,valid,test}.jsonl`` and ``report.json``, built if it is missing.
 
     Raises:
@@ -78,7 +78,7 @@ def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -
         for name, parts in texts.items():
             if empty := next((part for part in PARTS if not parts[part]), None):
                 raise DataError(
-                    f"'{empty}' of the domain '{name}' is empty. Leave the domain out (`stream.domains` of a grid's "
+                    f"'{empty}' of the domain '{name}' is empty. Leave the domain out (`suite.domains` of a grid's "
                     "settings; for a recipe, `domains` in a file `stream.json` in the data folder)."
                 )
             _check(name, parts)
@@ -93,7 +93,7 @@ def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -
                 if not rows:
                     raise DataError(
                         f"Nothing is left of '{part}' of the domain '{name}': all of it repeats other domains, or "
-                        "`stream.domain_bytes` and `stream.balanced` leave nothing. Leave the domain out."
+                        "`suite.domain_bytes` and `suite.balanced` leave nothing. Leave the domain out."
                     )
                 made.write_lines(folder / name / f"{part}.jsonl", ({"text": text} for text in rows))
         sizes = {name: {part: [len(rows), _size(rows)] for part, rows in parts.items()} for name, parts in kept.items()}
@@ -156,7 +156,7 @@ def sentences(folder: Path) -> list[str]:
     return notes
 
 
-def _read(leaf: Leaf, part: str, most: int | None, options: StreamSettings, lines: bool) -> list[str]:
+def _read(leaf: Leaf, part: str, most: int | None, options: StreamOptions, lines: bool) -> list[str]:
     return first_by_hash(leaf.texts[part](), most if part == "train" else options.held_out_bytes, lines)
 
 
@@ -168,14 +168,14 @@ def _check(name: str, parts: dict[str, list[str]]) -> None:
         if len(parts[part]) >= FEW and same > SAME * len(parts[part]):
             raise DataError(
                 f"{same / len(parts[part]):.0%} of the documents of '{part}' of the domain '{name}' are in its "
-                "training text too: it is no held-out text. Fetch the domain again, or leave it out (`stream.domains`)."
+                "training text too: it is no held-out text. Fetch the domain again, or leave it out (`suite.domains`)."
             )
 
 
 Texts = dict[str, dict[str, list[str]]]
 
 
-def _distinct(texts: Texts, options: StreamSettings) -> tuple[dict[str, Any], Texts]:
+def _distinct(texts: Texts, options: StreamOptions) -> tuple[dict[str, Any], Texts]:
     """Return the documents without those that repeat an earlier one, and a report; test parts come first."""
     known = Duplicates(options.near)
     places: list[tuple[str, str]] = []

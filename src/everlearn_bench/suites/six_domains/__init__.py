@@ -7,25 +7,18 @@ example for example.
 from everlearn_bench.suites.six_domains.address import locate
 from everlearn_bench.suites.six_domains.cache import VARIABLE, cache_folder, data_folder
 from everlearn_bench.suites.six_domains.corpora import PROXIES, general_file, proxy_file
-from everlearn_bench.suites.six_domains.streams import DOMAINS, ORDERS, order_of, recipe, sentences
-from everlearn_bench.suites.six_domains.tasks import CEILING, SIZES, TASKS, EndTasks, task_file
+from everlearn_bench.suites.six_domains.tasks import CEILING, SIZES, TASKS, task_file
 
 __all__ = [
     "CEILING",
-    "DOMAINS",
-    "ORDERS",
     "PROXIES",
     "SIZES",
     "TASKS",
     "VARIABLE",
-    "EndTasks",
     "cache_folder",
     "data_folder",
     "general_file",
     "locate",
-    "order_of",
     "proxy_file",
-    "recipe",
-    "sentences",
     "task_file",
 ]

@@ -15,11 +15,12 @@ def addresses() -> list[str]:
     return found + [f"tasks/{name}/{part}.jsonl" for name in tasks.TASKS for part in tasks.PARTS]
 
 
-def locate(inside: str) -> Path:
+def locate(inside: str, data: Path | None = None) -> Path:
     """Return the file at an address, built on demand.
 
     Args:
         inside: the address after ``suite:six-domains/``.
+        data: the data folder; by default that of the environment variable, or the fetched data.
 
     Raises:
         RecipeError: there is no such address.
@@ -29,7 +30,7 @@ def locate(inside: str) -> Path:
         raise RecipeError(f"The suite 'six-domains' has no '{inside}'.{did_you_mean(inside, addresses())}")
     *kind, name, part = inside.removesuffix(".jsonl").split("/")
     if kind:
-        return tasks.task_file(name, part, data_folder())
+        return tasks.task_file(name, part, data_folder(data))
     if name == corpora.GENERAL:
-        return corpora.general_file(part, data_folder())
-    return corpora.proxy_file(name, part, data_folder())
+        return corpora.general_file(part, data_folder(data))
+    return corpora.proxy_file(name, part, data_folder(data))

@@ -1,4 +1,4 @@
-"""The six end tasks of DAS (arXiv 2302.03241), rebuilt from the published files, and how models are fine-tuned on them.
+"""The six end tasks of DAS (arXiv 2302.03241), rebuilt from the published files.
 
 The released code merges the development part into the test part, then moves the first K training examples of each label
 to the test part, K = int(N·(1−r)) // labels with N training examples and a share r that is kept. Restaurant is used
@@ -17,22 +17,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from everlearn.errors import DataError
-from everlearn.tasks.labelled import EndTask
 from everlearn_bench.suites.six_domains.cache import derived, find, read_lines, read_text, write_lines
 
 Row = dict[str, str]
 RAW = "six_end_tasks_raw"
 PARTS = ("train", "test")
 POLARITY = {"+": "positive", "-": "negative"}
-PAPER_LEARNING_RATE = 1e-5
 
 
 @dataclass(frozen=True)
 class TaskSource:
-    """The source of an end task, and its fine-tuning.
+    """The source of an end task.
 
     Attributes:
         title: its usual name.
@@ -40,9 +38,6 @@ class TaskSource:
         test: published files of the test part.
         kept: r, the share of the training part that is kept; None leaves it unchanged.
         labels: number of labels in K.
-        epochs: epochs of the released code.
-        paper_epochs: epochs of the paper's appendix, if different.
-        f1: the kind of F1 in the paper's table.
     """
 
     title: str
@@ -50,14 +45,6 @@ class TaskSource:
     test: tuple[str, ...]
     kept: float | None
     labels: int
-    epochs: int
-    paper_epochs: int | None = None
-    f1: Literal["macro", "micro"] = "macro"
-
-    @property
-    def aspects(self) -> bool:
-        """Whether the task is to classify the sentiment towards an aspect."""
-        return self.train[0].endswith(".json")
 
 
 def _parts(name: str, parts: Sequence[str], suffix: str = "json") -> tuple[str, ...]:
@@ -67,7 +54,7 @@ def _parts(name: str, parts: Sequence[str], suffix: str = "json") -> tuple[str, 
 _CAMERAS = ("NikonCoolpix4300", "CanonPowerShotSD500", "CanonS100")
 TASKS = {
     "restaurant": TaskSource(
-        "SemEval-2014 restaurants", ("restaurant14.train.json",), ("restaurant14.test.json",), None, 3, 5
+        "SemEval-2014 restaurants", ("restaurant14.train.json",), ("restaurant14.test.json",), None, 3
     ),
     "acl": TaskSource(
         "ACL-ARC citation intent",
@@ -75,7 +62,6 @@ TASKS = {
         _parts("citation_intent", ("test", "dev"), "jsonl"),
         0.9,
         6,
-        10,
     ),
     "ai": TaskSource(
         "SciERC relations",
@@ -83,8 +69,6 @@ TASKS = {
         _parts("sciie-relation-extraction", ("test", "dev"), "jsonl"),
         0.7,
         7,
-        5,
-        paper_epochs=10,
     ),
     "phone": TaskSource(
         "Nokia phones",
@@ -92,7 +76,6 @@ TASKS = {
         _parts("Nokia6600", ("train", "dev", "test")),
         0.7,
         2,
-        15,
     ),
     "pubmed": TaskSource(
         "ChemProt",
@@ -100,8 +83,6 @@ TASKS = {
         _parts("chemprot", ("test", "dev"), "jsonl"),
         0.5,
         13,
-        10,
-        f1="micro",
     ),
     "camera": TaskSource(
         "digital cameras",
@@ -109,7 +90,6 @@ TASKS = {
         tuple(f"{camera}.{part}.json" for part in ("train", "dev", "test") for camera in _CAMERAS),
         0.8,
         2,
-        15,
     ),
 }
 """By the domain whose knowledge they measure."""
@@ -124,56 +104,6 @@ SIZES = {
 """Training and test examples, as the authors state them."""
 CEILING = {"pubmed": 6546 / 7398}
 """Best accuracy that can be had where the hold-out took every training example of a label: six of ChemProt's 13."""
-
-
-@dataclass(frozen=True)
-class EndTasks:
-    """How the end tasks are used in a recipe.
-
-    Attributes:
-        settings: ``released`` fine-tunes like the authors' code (learning rate 3e-5, AI 5 epochs), ``paper`` like the
-            paper's appendix (1e-5, AI 10 epochs).
-        aspect: ``pair`` passes aspect and sentence as two texts, ``released`` as one string.
-        max_train: largest number of training examples.
-        max_test: largest number of test examples.
-        epochs_factor: factor of the number of epochs.
-        learning_rate: instead of that of `settings`, which suits a model of 125 M parameters.
-        batch_size: examples per step; the authors' 16.
-        seeds: number of fine-tunings per end task.
-        when: after which domains; see `evaluation.end_tasks`.
-    """
-
-    settings: Literal["released", "paper"] = "released"
-    aspect: Literal["pair", "released"] = "pair"
-    max_train: int | None = None
-    max_test: int | None = None
-    epochs_factor: float = 1.0
-    learning_rate: float | None = None
-    batch_size: int = 16
-    seeds: int = 5
-    when: Literal["final", "diagonal", "every"] = "diagonal"
-
-    def end_task(self, name: str, train: Path | str, test: Path | str) -> EndTask:
-        """Return the end task of a domain, as in a recipe."""
-        task, paper = TASKS[name], self.settings == "paper"
-        epochs = task.paper_epochs if paper and task.paper_epochs is not None else task.epochs
-        pair = task.aspects and self.aspect == "pair"
-        return EndTask(
-            name=name,
-            domain=name,
-            train=str(train),
-            test=str(test),
-            text_column="aspect" if pair else "text",
-            text_pair_column="sentence" if pair else None,
-            epochs=epochs * self.epochs_factor,
-            learning_rate=self.learning_rate or (PAPER_LEARNING_RATE if paper else 3e-5),
-            batch_size=self.batch_size,
-            max_length=164,
-            max_train=self.max_train,
-            max_test=self.max_test,
-            unseen_labels="wrong" if name in CEILING else "refuse",
-            f1=task.f1,
-        )
 
 
 def task_file(name: str, part: str, data: Path) -> Path:
