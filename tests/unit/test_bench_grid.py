@@ -508,7 +508,7 @@ def test_other_data_is_other_settings(whole: Path, tmp_path: Path) -> None:
     assert [state.state for state in grid(tmp_path, ALL).states()] == ["done"] * 6
     with (tmp_path / "b.train.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
-    with pytest.raises(RunError, match="`corpora.b`"):
+    with pytest.raises(RunError, match=r"`corpora.b`"):
         grid(tmp_path)
 
 
