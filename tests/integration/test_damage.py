@@ -106,6 +106,7 @@ class Attack:
         return os.mkdir, (self.place,)
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol 4")  # torch, of the attack's file
 @pytest.mark.parametrize("victim", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", DATA_STATE])
 def test_what_is_sealed_and_no_checkpoint_is_refused(
     whole: Recipe, broken: Recipe, tmp_path: Path, victim: str

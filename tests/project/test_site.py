@@ -21,6 +21,10 @@ import everlearn.methods.cost
 import everlearn.report
 from everlearn.cli import VERBS
 
+pytestmark = [  # Sphinx's own extension and MyST use what Sphinx 11 will not have: about 1,400 times, and no page can help it
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning:sphinx"),
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning:myst_parser"),
+]
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 import site_pages  # noqa: E402

@@ -230,13 +230,18 @@ def test_meta_device():
 
 
 @pytest.mark.parametrize(
-    ("name", "targets"),
-    [("roberta", ["query", "value", "dense"]), ("gpt2", ["c_attn", "c_proj"]), ("t5", ["q", "v", "wi"])],
+    ("name", "targets", "options"),
+    [
+        ("roberta", ["query", "value", "dense"], {}),
+        ("gpt2", ["c_attn", "c_proj"], {"fan_in_fan_out": True}),
+        ("t5", ["q", "v", "wi"], {}),
+    ],
 )
-def test_peft(name, targets):
+def test_peft(name, targets, options):
     plain = make(name)
     before = anatomy(plain)
-    model = get_peft_model(copy.deepcopy(plain), LoraConfig(target_modules=targets, init_lora_weights=False)).eval()
+    config = LoraConfig(target_modules=targets, init_lora_weights=False, **options)
+    model = get_peft_model(copy.deepcopy(plain), config).eval()
     found = anatomy(model)
     assert [site.name for site in found.sites] == [site.name for site in before.sites]
     assert kind_of(model) == before.kind

@@ -143,7 +143,7 @@ def test_the_gradient_flows_through_the_function(
 
     model = tiny.model().train()
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     if chunked:
         monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", 4 * tiny.VOCABULARY)
     stage = stages.stage(model, 1)
@@ -475,7 +475,7 @@ def test_the_extra_pass_of_das_leaves_the_gates_of_hat_their_gradient(checkpoint
         protection = Protection(methods, stage)
         protection.begin()
         if checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         loss, parts = protection.loss(model.train(), next(stage.batches(4)))
         loss.backward()
         attention = attached(model, "hat").attention

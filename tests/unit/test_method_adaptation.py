@@ -128,7 +128,7 @@ def test_multi_task_adaptation_is_drift_and_distillation_at_the_fixed_ratio(arch
     protection, before = begun(method, model, objective)
     found = losses(protection)
     known, now = fisher(protection.stage, before), double_of(model)
-    drift = sum((known[n] * (now.get_parameter(n) - p) ** 2).sum() for n, p in before.named_parameters())
+    drift = sum((known[n] * (now.get_parameter(n).detach() - p.detach()) ** 2).sum() for n, p in before.named_parameters())
     ratio = 0.3 / 0.7
     assert float(found["multi_task_adaptation/drift"]) == pytest.approx(ratio * 20 * float(drift), rel=1e-3)
     slow = ratio * 2 * float(retained(protection, before, 2.0))

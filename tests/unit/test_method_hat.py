@@ -284,7 +284,7 @@ def test_gradient_checkpointing_sees_the_same_gates() -> None:
     for checkpointing in (False, True):
         method, at = HAT(), stages.stage(tiny.model())
         if checkpointing:
-            at.model.gradient_checkpointing_enable()
+            at.model.activation_checkpointing_enable()
         stages.begin([method], at)
         method.before_forward(at, {})
         at.model.train()

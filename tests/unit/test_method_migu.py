@@ -275,7 +275,7 @@ def test_kept_rows_of_an_accumulated_step_are_each_micro_batchs_own() -> None:
 def test_kept_rows_go_through_gradient_checkpointing() -> None:
     plain, factors, _ = _one_step(MIGU(apply_to="gradient", gradient_of="kept-rows"), "llama", "causal")
     model = tiny.model("llama")
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     stage = stages.stage(model, 2, "causal")
     method = MIGU(apply_to="gradient", gradient_of="kept-rows")
     stages.begin([method], stage)
@@ -417,7 +417,7 @@ def test_the_heads_inner_layer_is_ranked_at_every_label() -> None:
 
 def test_kept_rows_that_checkpointing_hides_are_an_error() -> None:
     model = tiny.model("llama")
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.activation_checkpointing_enable({"use_reentrant": True})
     model.enable_input_require_grads()
     stage = stages.stage(model, 2, "causal")
     for form in ("all-rows", "kept-rows"):
@@ -436,7 +436,7 @@ def test_other_passes_have_the_whole_gradient_under_checkpointing_too() -> None:
     for recompute in (False, True):
         model = tiny.model("llama")
         if recompute:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         stage = stages.stage(model, 2, "causal")
         method = MIGU(gradient_of="kept-rows", apply_to="gradient")
         stages.begin([method], stage)

@@ -161,7 +161,7 @@ def test_gradient_checkpointing_changes_nothing() -> None:
         torch.manual_seed(0)
         method, stage = attached("llama", balance=1.0)
         if checkpointing:
-            stage.model.gradient_checkpointing_enable({"use_reentrant": False})
+            stage.model.activation_checkpointing_enable({"use_reentrant": False})
             stage.model.enable_input_require_grads()
         loss, _ = Protection([method], stage).loss(stage.model.train(), next(stage.batches(4)))
         loss.backward()

@@ -302,7 +302,7 @@ def test_padding_and_checkpointing_change_nothing() -> None:
     gradients = []
     for on in (False, True):
         if on:
-            tested.gradient_checkpointing_enable({"use_reentrant": False})
+            tested.activation_checkpointing_enable({"use_reentrant": False})
         tested.train().zero_grad()
         at.objective.forward(tested, next(at.batches(4))).loss.backward()
         gradients.append({name: p.grad.clone() for name, p in tested.named_parameters() if p.grad is not None})

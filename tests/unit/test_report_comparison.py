@@ -323,6 +323,7 @@ def test_what_only_one_run_has_is_named_once():
         {"max_steps: 60": "max_steps: 60\n  weight_decay: 0.0"},
         {"max_steps: 60": "max_steps: 60\n  lr_scheduler_type: linear"},
         {"max_steps: 60": "max_steps: 60\n  save_steps: 7"},
+        {"max_steps: 60": "max_steps: 60\n  activation_checkpointing: true"},
         {"0.0003": "3e-4"},
     ],
     ids=str,

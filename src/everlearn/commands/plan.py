@@ -276,7 +276,7 @@ def _alike(learner: ContinualLearner, domains: list[DomainPlan]) -> list[list[Do
     groups: dict[tuple[Any, ...], list[DomainPlan]] = {}
     for domain, args in zip(domains, learner.all_arguments(), strict=True):
         shape = (args.per_device_train_batch_size, args.gradient_accumulation_steps, str(args.optim))
-        groups.setdefault((*shape, args.gradient_checkpointing), []).append(domain)
+        groups.setdefault((*shape, args.activation_checkpointing), []).append(domain)
     return list(groups.values())
 
 

@@ -40,10 +40,10 @@ _WITHOUT_EFFECT = (
 """Prefixes of keys that are what is compared (methods, seed), or that change nothing that is measured."""
 _NO_TRAINING = (
     "save_", "logging_", "log_", "report_to", "dataloader_", "disable_tqdm", "run_name", "output_dir", "resume_",
-    "use_cpu", "restore_callback_states", "ddp_", "gradient_checkpointing", "eval_", "do_", "include_", "hub_",
-    "push_to_hub", "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "prediction_loss_only",
-    "per_device_eval_batch_size", "batch_eval_metrics", "torch_empty_cache_steps", "skip_memory_metrics", "project",
-    "trackio_",
+    "use_cpu", "restore_callback_states", "ddp_", "activation_checkpointing", "gradient_checkpointing", "eval_", "do_",
+    "include_", "hub_", "push_to_hub", "load_best_model_at_end", "metric_for_best_model", "greater_is_better",
+    "prediction_loss_only", "per_device_eval_batch_size", "batch_eval_metrics", "torch_empty_cache_steps",
+    "skip_memory_metrics", "project", "trackio_",
 )  # fmt: skip
 """Prefixes of training arguments that change no weight."""
 _KINDS_OF_WORK = ("steps", "tokens")

@@ -15,7 +15,7 @@ from everlearn.model.objectives import IGNORE
 
 NOTHING_SEEN = (
     "No forward pass in training mode was seen since the last step. Gradient checkpointing with `use_reentrant: true` "
-    "hides them: set `gradient_checkpointing_kwargs: {use_reentrant: false}`."
+    "hides them: set `activation_checkpointing_kwargs: {use_reentrant: false}`."
 )
 CACHED = 2**18
 """Number of outputs whose absolute values a CPU computes at once."""

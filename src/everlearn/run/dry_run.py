@@ -99,18 +99,18 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
 
 
 def _check_activation_checkpointing(args: TrainingArguments, model: PreTrainedModel) -> None:
-    """Check `train.gradient_checkpointing`, which the Trainer and torch would refuse only in the first step."""
-    if not args.gradient_checkpointing:
+    """Check `train.activation_checkpointing`, which the Trainer and torch would refuse only in the first step."""
+    if not args.activation_checkpointing:
         return
     if not model.supports_gradient_checkpointing:
         raise ModelError(
-            f"{type(model).__name__} does not support activation checkpointing. Remove `train.gradient_checkpointing`."
+            f"{type(model).__name__} does not support activation checkpointing. Remove `train.activation_checkpointing`."
         )
     known = [name for name in inspect.signature(torch.utils.checkpoint.checkpoint).parameters if name != "function"]
-    for name in args.gradient_checkpointing_kwargs or {}:
+    for name in args.activation_checkpointing_kwargs or {}:
         if name not in known:
             raise RecipeError(
-                f"`train.gradient_checkpointing_kwargs` has no option '{name}'.{did_you_mean(name, known)}"
+                f"`train.activation_checkpointing_kwargs` has no option '{name}'.{did_you_mean(name, known)}"
             )
 
 

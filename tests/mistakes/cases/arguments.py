@@ -60,8 +60,8 @@ CASES = [
     ),
     Case(
         "mistypes an option of recomputing activations",
-        group("train", gradient_checkpointing=True, gradient_checkpointing_kwargs={"us_reentrant": True}),
-        says=("`train.gradient_checkpointing_kwargs`", "'use_reentrant'"),
+        group("train", activation_checkpointing=True, activation_checkpointing_kwargs={"us_reentrant": True}),
+        says=("`train.activation_checkpointing_kwargs`", "'use_reentrant'"),
     ),
     Case(
         "asks for precision that the machine has not",

@@ -203,7 +203,7 @@ class Router(nn.Module):
         if seen is None:
             raise MethodError(
                 "Method 'moe_lora' saw no forward pass with gradients, which its option 'balance' needs. Gradient "
-                "checkpointing with `use_reentrant: true` hides them: set `gradient_checkpointing_kwargs: "
+                "checkpointing with `use_reentrant: true` hides them: set `activation_checkpointing_kwargs: "
                 "{use_reentrant: false}`, or `balance: 0`."
             )
         return seen
