@@ -11,6 +11,7 @@ imports that only types need, or that stand inside a function, count like any ot
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import textwrap
 from collections import defaultdict
@@ -27,8 +28,9 @@ PAGE, PICTURE = HERE / "architecture.md", HERE / "rooms.svg"
 Graph = dict[str, set[str]]
 
 
-def parsed(package: str = CORE) -> dict[str, ast.Module]:
-    """Return file below the package's folder → its syntax tree."""
+@functools.cache
+def parsed(package: str = CORE) -> Mapping[str, ast.Module]:
+    """Return file below the package's folder → its syntax tree, read once."""
     source = SOURCES / package
     return {
         path.relative_to(source).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
@@ -155,7 +157,7 @@ def needed(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def picture() -> str:
     """Return an SVG with one row per floor, and on the right the arrows that are not implied by others."""
-    trees, order = parsed(), floors()
+    trees, order = parsed(CORE), floors()
     arrows = needed(between_rooms(imports(trees), order))
     level = {room: number for number, floor in enumerate(order) for room in floor}
     parts, ends = [], {}

@@ -7,10 +7,12 @@ nothing of the benchmarks.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import itertools
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -34,27 +36,41 @@ def _rooms() -> ModuleType:
 
 rooms = _rooms()
 PACKAGES = tuple(rooms.TABLES)
-HOUSES: dict[str, dict[str, ast.Module]] = {package: rooms.parsed(package) for package in PACKAGES}
-GRAPHS: dict[str, dict[str, set[str]]] = {package: rooms.imports(trees, package) for package, trees in HOUSES.items()}
-CORE = HOUSES[rooms.CORE]
 each_package = pytest.mark.parametrize("package", PACKAGES)
+
+
+# Read when a test asks: every worker imports this file, and one of them runs its tests.
+def house(package: str) -> Mapping[str, ast.Module]:
+    """Return file → syntax tree of a package."""
+    return rooms.parsed(package)
+
+
+@functools.cache
+def graph(package: str) -> dict[str, set[str]]:
+    """Return file → the files of its package that it imports."""
+    return rooms.imports(house(package), package)
+
+
+def core() -> Mapping[str, ast.Module]:
+    """Return file → syntax tree of the core."""
+    return house(rooms.CORE)
 
 
 @each_package
 def test_no_circle_between_files(package: str) -> None:
-    assert rooms.circles(GRAPHS[package]) == []
+    assert rooms.circles(graph(package)) == []
 
 
 @each_package
 def test_no_circle_between_folders(package: str) -> None:
-    assert rooms.circles(rooms.folders(GRAPHS[package])) == []
+    assert rooms.circles(rooms.folders(graph(package))) == []
 
 
 @each_package
 def test_every_file_is_in_a_room_and_every_room_is_there(package: str) -> None:
     declared = [room for floor in rooms.floors(package=package) for room in floor]
     assert len(declared) == len(set(declared))
-    found = {file: rooms.room_of(file, declared) for file in HOUSES[package]}
+    found = {file: rooms.room_of(file, declared) for file in house(package)}
     assert {file for file, room in found.items() if room is None} <= {"__init__.py", "__main__.py"}
     assert set(found.values()) - {None} == set(declared)
 
@@ -63,21 +79,21 @@ def test_every_file_is_in_a_room_and_every_room_is_there(package: str) -> None:
 def test_arrows_run_down(package: str) -> None:
     floors = rooms.floors(package=package)
     level = {room: number for number, floor in enumerate(floors) for room in floor}
-    pairs = rooms.between_rooms(GRAPHS[package], floors)
+    pairs = rooms.between_rooms(graph(package), floors)
     assert {pair: found for pair, found in pairs.items() if level[pair[0]] >= level[pair[1]]} == {}
 
 
 @each_package
 def test_nobody_imports_the_face_of_the_package(package: str) -> None:
     """`everlearn/__init__.py` hands on names of every room: who imports it stands above and below everything."""
-    assert [file for file, others in GRAPHS[package].items() if "__init__.py" in others] == []
+    assert [file for file, others in graph(package).items() if "__init__.py" in others] == []
 
 
 def test_the_core_does_not_name_the_benchmarks() -> None:
     """It finds them by entry points, as it finds any plugin."""
-    core = rooms.SOURCES / rooms.CORE
-    files = [file for file in core.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    assert [file.relative_to(core).as_posix() for file in files if b"everlearn_bench" in file.read_bytes()] == []
+    folder = rooms.SOURCES / rooms.CORE
+    files = [file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    assert [file.relative_to(folder).as_posix() for file in files if b"everlearn_bench" in file.read_bytes()] == []
 
 
 def test_imports_for_types_and_inside_functions_are_seen() -> None:
@@ -89,9 +105,9 @@ def test_imports_for_types_and_inside_functions_are_seen() -> None:
     )
     trees = {"a.py": tree, "b.py": ast.parse("from everlearn.a import A"), "c.py": ast.parse(""), "d.py": ast.parse("")}
     trees["__init__.py"] = ast.parse("")
-    graph = rooms.imports(trees)
-    assert graph["a.py"] == {"b.py", "c.py", "d.py"}
-    assert rooms.circles(graph) == [["a.py", "b.py"]]
+    seen = rooms.imports(trees)
+    assert seen["a.py"] == {"b.py", "c.py", "d.py"}
+    assert rooms.circles(seen) == [["a.py", "b.py"]]
     assert rooms.circles({"x": {"y"}, "y": {"z"}, "z": {"x"}, "w": {"x"}}) == [["x", "y", "z"]]
     assert rooms.needed([("a", "b"), ("b", "c"), ("a", "c")]) == [("a", "b"), ("b", "c")]
     page = "\n## Rooms\n| room | x |\n|---|---|\n| `a.py`, `b.py` | top |\n| `c/` | low |\n\n## Next\n| `d.py` | no |\n"
@@ -104,8 +120,8 @@ def test_the_picture_is_of_this_house() -> None:
 
 def test_a_class_name_has_one_meaning() -> None:
     found: dict[str, list[str]] = defaultdict(list)
-    for package, trees in HOUSES.items():
-        for file, tree in trees.items():
+    for package in PACKAGES:
+        for file, tree in house(package).items():
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
                     found[node.name].append(f"{package}/{file}")
@@ -115,13 +131,13 @@ def test_a_class_name_has_one_meaning() -> None:
 @each_package
 def test_no_file_is_long(package: str) -> None:
     source = rooms.SOURCES / package
-    lines = {file: len((source / file).read_text("utf-8").splitlines()) for file in HOUSES[package]}
+    lines = {file: len((source / file).read_text("utf-8").splitlines()) for file in house(package)}
     assert {file: number for file, number in lines.items() if number > LONGEST} == {}
 
 
 @each_package
 def test_every_folder_says_what_it_is(package: str) -> None:
-    trees = HOUSES[package]
+    trees = house(package)
     folders = {file for file in trees if file.endswith("/__init__.py")}
     assert {file.rpartition("/")[0] for file in trees if "/" in file} == {file.rpartition("/")[0] for file in folders}
     assert [file for file in folders if not ast.get_docstring(trees[file])] == []
@@ -161,27 +177,27 @@ def test_a_walk_goes_through_the_house_as_told(title: str) -> None:
     assert 2 <= len(hops) <= HOPS
     assert len(files) == len(set(files)), "a walk does not come back"
     for file, name in hops:
-        assert file in CORE, file
-        assert name in _names(CORE[file]), f"{file} has no {name}"
+        assert file in core(), file
+        assert name in _names(core()[file]), f"{file} has no {name}"
     for one, other in itertools.pairwise(files):
         assert other in _known(one) or one in _known(other), f"{one} and {other} do not know each other"
 
 
 def _known(file: str) -> set[str]:
     """What a file imports, by itself or through the face of a folder, which hands on names."""
-    graph = GRAPHS[rooms.CORE]
-    faces = {other for other in graph[file] if other.endswith("/__init__.py")}
-    return graph[file].union(*(graph[face] for face in faces))
+    known = graph(rooms.CORE)
+    faces = {other for other in known[file] if other.endswith("/__init__.py")}
+    return known[file].union(*(known[face] for face in faces))
 
 
 def test_nothing_decides_by_the_name_of_a_method() -> None:
     """Outside the methods' own files; the benchmarks have claims about methods, and the demo shows some."""
-    own = {name for file, tree in CORE.items() if file.startswith("methods/") for name in _method_names(tree)}
+    own = {name for file, tree in core().items() if file.startswith("methods/") for name in _method_names(tree)}
     assert {"das", "hat_all", "inc_lora", "sequential"} <= own
     ordinary = {"replay", "wise_ft", "budget"}  # a block source, a way of merging, a limit of `repair`
     wired = [
         f"{file}:{node.lineno}: {node.value}"
-        for file, tree in CORE.items()
+        for file, tree in core().items()
         if not file.startswith("methods/")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in own - ordinary

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -17,7 +18,6 @@ import tiny
 from installed import PROJECT, canonical
 
 SOURCE = Path(__file__).parents[2] / "src" / "everlearn"
-TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
 DECLARED = {canonical(Requirement(text).name) for text in PROJECT["dependencies"]}
 NOT_FOR_USERS = {"dev", "docs"}
 OPTIONAL = {
@@ -53,6 +53,12 @@ GUARDED = {
     "everlearn_bench/code_tasks/sandbox/running.py": None,
 }
 """Files in which such a name is reached only where it exists; None: any, since the sandbox asks for Linux first."""
+
+
+@functools.cache
+def trees() -> Mapping[str, ast.Module]:
+    """Return file → syntax tree; read when a test asks, since every worker imports this file."""
+    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
 
 
 def imports(tree: ast.AST, guarded: bool = False) -> Iterator[tuple[str, int, bool]]:
@@ -91,7 +97,7 @@ def test_everything_that_is_imported_is_declared() -> None:
     """By the package's own dependencies; by an extra for users only where the import may fail."""
     distributions = packages_distributions()
     undeclared, absent = defaultdict(set), defaultdict(set)
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for name, line, guarded in imports(tree):
             if name in sys.stdlib_module_names or name == "everlearn":
                 continue
@@ -107,7 +113,7 @@ def test_everything_that_is_imported_is_declared() -> None:
 def test_what_is_declared_is_needed() -> None:
     """No dependency is left over; attrs is PEFT's need, which PEFT does not declare."""
     distributions = packages_distributions()
-    names = {name for tree in TREES.values() for name, *_ in imports(tree)}
+    names = {name for tree in trees().values() for name, *_ in imports(tree)}
     needed = {canonical(owner) for name in names for owner in distributions.get(name, [])}
     assert DECLARED - needed == {"attrs"}
 
@@ -116,14 +122,14 @@ def test_what_only_some_systems_have_is_guarded() -> None:
     """Neither a POSIX module nor a POSIX function is needed where a file is imported, or used without asking first."""
     modules = [
         f"{file}:{line}: {name}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for name, line, guarded in imports(tree)
         if name in POSIX_MODULES and not guarded and file != INSIDE
     ]
     assert modules == []
     used = [
         f"{file}:{node.lineno}: {ast.unparse(node)}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         if file != INSIDE
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)

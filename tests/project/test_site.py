@@ -21,7 +21,8 @@ import everlearn.methods.cost
 import everlearn.report
 from everlearn.cli import VERBS
 
-pytestmark = [  # Sphinx's own extension and MyST use what Sphinx 11 will not have: about 1,400 times, and no page can help it
+# Sphinx's own extension and MyST use what Sphinx 11 will not have: about 1,400 times, and no page can help it.
+pytestmark = [
     pytest.mark.filterwarnings("ignore::PendingDeprecationWarning:sphinx"),
     pytest.mark.filterwarnings("ignore::PendingDeprecationWarning:myst_parser"),
 ]

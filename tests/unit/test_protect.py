@@ -497,7 +497,9 @@ def test_a_teacher_in_trl_is_apart_from_its_student_and_rounds_like_it(
     precision: str, adapters: bool, tmp_path: Path
 ) -> None:
     """TRL puts a forward on the model itself that is bound to it: a copy with that forward would be its own teacher."""
-    args = SFTConfig(str(tmp_path), max_length=None, bf16=precision == "bf16", activation_checkpointing=False, **OPTIONS)
+    args = SFTConfig(
+        str(tmp_path), max_length=None, bf16=precision == "bf16", activation_checkpointing=False, **OPTIONS
+    )
     trainer = SFTTrainer(
         model=tiny.model("llama"),
         args=args,
