@@ -1,4 +1,4 @@
-"""The example package of the guides and packages that are wrong, installed by pip; and commands that find them."""
+"""The example package of the guides, installed by pip, and packages that are wrong; and commands that find them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import prepared as processes
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "everlearn-example"
@@ -49,44 +51,63 @@ def shown_in_guides() -> dict[str, str]:
     }
 
 
-def package(name: str, group: str, entries: dict[str, str], modules: dict[str, str]) -> dict[str, str]:
-    """Return the files of a small package of modules without a folder."""
-    lines = "\n".join(f'{entry} = "{module}"' for entry, module in entries.items())
-    return {
-        "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        f'[project]\nname = "{name}"\nversion = "1.2"\n[project.entry-points."everlearn.{group}"]\n{lines}\n'
-        f"[tool.setuptools]\npy-modules = {sorted(modules)}\n",
-        **{f"{module}.py": content for module, content in modules.items()},
-    }
-
-
 def install(source: Path, target: Path, files: dict[str, str]) -> Path:
     """Write a package and let pip install it into a folder, which is returned; nothing is downloaded."""
-    for name, content in files.items():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text(content, encoding="utf-8")
+    _write(source, files)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*pip, "--target", target, source], check=True, capture_output=True)
     return target
 
 
-def called(folder: Path, site: Path | None, *commands: Sequence[str]) -> tuple[list[Said], Iterable[str]]:
+def place(target: Path, name: str, group: str, entries: dict[str, str], modules: dict[str, str]) -> Path:
+    """Write a small package of modules without a folder as pip leaves it, without asking pip; return where.
+
+    Args:
+        target: the folder.
+        name: of the package.
+        group: of its entry points, after `everlearn.`.
+        entries: entry point → module or object.
+        modules: module → its text.
+    """
+    files = {f"{module}.py": text for module, text in modules.items()}
+    about = f"{name.replace('-', '_')}-1.2.dist-info"
+    files[f"{about}/METADATA"] = f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.2\n"
+    files[f"{about}/entry_points.txt"] = f"[everlearn.{group}]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items())
+    files[f"{about}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{about}/RECORD"])
+    _write(target, files)
+    return target
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def called(
+    folder: Path, site: Path | None, *commands: Sequence[str], prepared: bool = True
+) -> tuple[list[Said], Iterable[str]]:
     """Call `everlearn` in a process of its own; return what each command said, and the modules that were loaded.
 
     Args:
         folder: where it is called.
         site: where packages are installed beside those of the tests; None: no others.
         commands: the words of each.
+        prepared: in a process that has the libraries; False: in one that has imported nothing.
     """
-    path = [*([str(site)] if site else []), str(ROOT / "src")]
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS, json.dumps(list(map(list, commands)))],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = json.dumps(list(map(list, commands)))
+    if prepared:
+        done = processes.run(CALLS, words, cwd=folder, paths=(site,) if site else ())
+    else:
+        path = os.pathsep.join([*([str(site)] if site else []), str(ROOT / "src")])
+        done = subprocess.run(
+            [sys.executable, "-c", CALLS, words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     said, modules = json.loads(done.stdout.rpartition("DONE")[2])
     return [Said(*each) for each in said], modules

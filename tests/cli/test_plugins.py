@@ -10,7 +10,7 @@ import yaml
 
 import tiny
 from cli_project import Project, write_jsonl
-from plugin_package import called, files_of_example, install, package, shown_in_guides
+from plugin_package import called, files_of_example, install, place, shown_in_guides
 
 METHOD = """
 from everlearn.methods.base import Method, MethodConfig, register
@@ -126,7 +126,8 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
 
 def test_what_is_not_asked_for_is_not_imported(everlearn: Project, site: Path) -> None:
     everlearn.write()
-    said, modules = called(everlearn.folder, site, ["validate", "recipe.yaml"], ["validate", "--help"])
+    commands = [["validate", "recipe.yaml"], ["validate", "--help"]]
+    said, modules = called(everlearn.folder, site, *commands)
     assert [each.code for each in said] == [0, 0], said
     assert [name for name in modules if name.startswith("everlearn_example")] == []
 
@@ -179,10 +180,8 @@ def test_the_recipe_names_installed_modules(everlearn: Project, tmp_path: Path) 
     folder = make_recipe(everlearn)
     everlearn.recipe |= {"end_tasks": [], "plugins": ["decaying"]}
     everlearn.write()
-    files = package(
-        "without-entry-points", "nothing", {}, {"decaying": files_of_example()["everlearn_example/near_base.py"]}
-    )
-    site = install(tmp_path / "source", tmp_path / "site", files)
+    modules = {"decaying": files_of_example()["everlearn_example/near_base.py"]}
+    site = place(tmp_path / "site", "without-entry-points", "nothing", {}, modules)
     said, _ = called(folder, site, ["run", "recipe.yaml", "-q"], ["resume", "runs/first", "-q"])
     assert [each.code for each in said] == [0, 0], said
     kept = yaml.safe_load((folder / "runs/first/recipe.yaml").read_text(encoding="utf-8"))
@@ -207,9 +206,7 @@ BROKEN = {
 
 def test_a_broken_plugin_is_a_sentence_and_in_a_list_a_last_line(everlearn: Project, tmp_path: Path) -> None:
     modules = {name: text for name, (text, _) in BROKEN.items() if text is not None}
-    site = install(
-        tmp_path / "source", tmp_path / "site", package("faulty", "methods", {n: n for n in BROKEN}, modules)
-    )
+    site = place(tmp_path / "site", "faulty", "methods", {name: name for name in BROKEN}, modules)
     everlearn.recipe["method"] = "bad"
     everlearn.write()
     commands = [["run", "recipe.yaml"], ["methods"], *(["methods", name] for name in BROKEN)]
@@ -230,9 +227,9 @@ def test_a_broken_plugin_is_a_sentence_and_in_a_list_a_last_line(everlearn: Proj
 def test_names_that_are_taken_are_refused(everlearn: Project, tmp_path: Path) -> None:
     site = tmp_path / "site"
     for name in ("one", "two"):
-        files = package(name, "methods", {"late": name, "ewc": name}, {name: METHOD.format(name="late", title="Late")})
-        install(tmp_path / name, site, files)
-    install(tmp_path / "three", site, package("three", "methods", {"das": "three"}, {"three": "1 / 0"}))
+        modules = {name: METHOD.format(name="late", title="Late")}
+        place(site, name, "methods", {"late": name, "ewc": name}, modules)
+    place(site, "three", "methods", {"das": "three"}, {"three": "1 / 0"})
     (run, listed), _ = called(everlearn.folder, site, ["methods", "late"], ["methods"])
     assert run.code == 2
     assert "one and two both bring the method 'late'. Uninstall one of them." in run.err
@@ -253,9 +250,9 @@ def command(times: int = 1) -> None:
 
 
 def test_a_command_is_listed_without_being_imported(everlearn: Project, tmp_path: Path) -> None:
-    files = package("slow", "verbs", {"slow": "slow:command", "bad": "bad:command"}, {"slow": SLOW, "bad": "1 / 0"})
-    site = install(tmp_path / "source", tmp_path / "site", files)
-    (helped, missing), modules = called(everlearn.folder, site, ["--help"], ["slwo"])
+    entries = {"slow": "slow:command", "bad": "bad:command"}
+    site = place(tmp_path / "site", "slow", "verbs", entries, {"slow": SLOW, "bad": "1 / 0"})
+    (helped, missing), modules = called(everlearn.folder, site, ["--help"], ["slwo"], prepared=False)
     assert (helped.code, missing.code) == (0, 2)
     assert "Do it slowly." in helped.out.split(" Look ")[1]
     assert {"torch", "slow"}.isdisjoint(modules)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 
+import prepared
 from everlearn.learner import ContinualLearner
 from methods_of_other_kinds import registered
 
@@ -78,7 +77,7 @@ def test_sigkill_at_random_moments(tmp_path: Path) -> None:
     files = [tmp_path / "whole.yaml", tmp_path / "broken.yaml"]
     for path, made in zip(files, (whole, broken), strict=True):
         path.write_text(made.to_yaml(), encoding="utf-8")
-    command = [sys.executable, str(Path(__file__).with_name("killed_runs.py")), *map(str, files), "3", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    code = Path(__file__).with_name("killed_runs.py").read_text(encoding="utf-8")
+    done = prepared.run(code, *map(str, files), "3", "0")
     assert done.returncode == 0, done.stderr[-4000:]
     assert_same(broken.folder(), whole.folder())

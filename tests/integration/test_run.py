@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from small_runs import STEPS, assert_same, corpus, elsewhere, labelled, leftovers, recipe, tensors
 
+import prepared
 from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
@@ -205,7 +204,7 @@ def test_stage_folders_load_without_everlearn(finished: Recipe, tmp_path: Path) 
         made = recipe(tmp_path / architecture, architecture, "inc_lora", domains=("only",), train={"max_steps": 1})
         ContinualLearner(made).run()
         pairs += [kind, str(made.folder() / "stage-01-only")]
-    done = subprocess.run([sys.executable, "-c", LOADS, *pairs], capture_output=True, text=True, check=False)
+    done = prepared.run(LOADS, *pairs)
     assert done.returncode == 0, done.stderr
 
 

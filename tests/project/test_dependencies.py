@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import prepared
 import tiny
 from installed import PROJECT, canonical
 
@@ -192,6 +192,6 @@ def test_the_package_works_where_posix_is_not(models: Path, tmp_path: Path) -> N
         os_names=sorted(own - {"O_CLOEXEC", "O_NOFOLLOW"}),
         signal_names=sorted({"SIGKILL", "SIGXCPU", "SIGALRM"}),
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = prepared.run(script, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "runs" / "small" / "results.json").is_file()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import everlearn.tasks  # noqa: F401
+import prepared
 from everlearn.evaluation.metrics import METRICS
 
 
@@ -23,7 +21,8 @@ def test_who_reads_scores_knows_every_kind(module: str) -> None:
         "assert {'rouge_l', 'normalised', 'codelength', 'chats', 'pass_at_1'} <= set(METRICS), list(METRICS)\n"
         "assert {'text', 'choice', 'big-bench', 'lm_eval', 'code', 'samples'} <= set(KINDS), list(KINDS)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = prepared.run(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_score_that_a_task_prefers_leads() -> None:
