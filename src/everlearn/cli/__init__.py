@@ -66,8 +66,8 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     """Create the command-line application.
 
     Args:
-        words: of the command line. Of plugins the verb that they ask for is there; where they ask for none, all are, to
-            be listed.
+        words: of the command line. The verb that they ask for is there alone; where they ask for none, all are, to be
+            listed.
         whole: with the arguments of the verbs that are listed.
     """
     app = typer.Typer(
@@ -86,19 +86,18 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     ) -> None:
         pass
 
-    asked = next((word for word in words if not word.startswith("-")), None)
-    for verb, heading in VERBS.items():
+    asked = next((word for word in words if not word.startswith("-")), "")
+    if asked not in VERBS and asked in plugins.names("verbs"):
+        app.command(asked)(importing(plugins.command_of(asked)))
+        return app
+    for verb in [asked] if asked in VERBS else VERBS:
         module = importlib.import_module(f"everlearn.cli.{verb}")
         if hasattr(module, "application"):  # a verb with commands of its own
             rest = words[list(words).index(verb) + 1 :] if asked == verb else None
-            app.add_typer(module.application(rest, whole), name=verb, rich_help_panel=heading)
+            app.add_typer(module.application(rest, whole), name=verb, rich_help_panel=VERBS[verb])
         else:
-            app.command(verb, rich_help_panel=heading)(importing(module.command))
-    if asked in VERBS:
-        return app
-    if asked in plugins.names("verbs"):
-        app.command(asked)(importing(plugins.command_of(str(asked))))
-    else:
+            app.command(verb, rich_help_panel=VERBS[verb])(importing(module.command))
+    if asked not in VERBS:
         for verb, (heading, stand_in) in listed(VERBS).items():
             command = importing(plugins.command_of(verb)) if whole else stand_in
             app.command(verb, rich_help_panel=heading)(command)

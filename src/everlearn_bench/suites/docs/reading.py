@@ -8,6 +8,7 @@ syntax tree leaves out: comments, docstrings of attributes, Cython and files in 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import os
@@ -59,6 +60,7 @@ class Passage:
     is_docstring: bool
 
 
+@functools.cache
 def version(library: str) -> str | None:
     """Return the installed version of a library (of Python for the standard library), or None if it is absent."""
     if library == STANDARD_LIBRARY:
