@@ -307,7 +307,12 @@ def _installed(path: tuple[str, ...]) -> dict[str, dict[str, list[metadata.Entry
 
 
 def _distribution(entry: metadata.EntryPoint) -> tuple[str, str]:
-    return ("", "") if entry.dist is None else (str(entry.dist.name), str(entry.dist.version))
+    return ("", "") if entry.dist is None else _name_and_version(entry.dist)
+
+
+@lru_cache(maxsize=64)  # of distributions as `_installed` found them: each reading parses a file
+def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    return str(distribution.name), str(distribution.version)
 
 
 # -- named by the user --------------------------------------------------------------------------------------------

@@ -109,7 +109,9 @@ def kronecker_fisher(
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
     if model.training and any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules()):
-        raise MethodError("Kronecker factors cannot be measured while `train.activation_checkpointing` is on. Remove it.")
+        raise MethodError(
+            "Kronecker factors cannot be measured while `train.activation_checkpointing` is on. Remove it."
+        )
     chosen = parameters_to_measure(model, names)
     flat = {name: value for name, value in chosen.items() if value.dim() == 2 and max(value.shape) <= largest}
     sums = _Moments({})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -26,7 +27,7 @@ def environment() -> dict[str, Any]:
         "everlearn": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in PACKAGES},
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_bytes": _memory(),
@@ -34,6 +35,12 @@ def environment() -> dict[str, Any]:
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "command": " ".join(["everlearn", *sys.argv[1:]]) if "everlearn" in sys.argv[0] else "Python",
     } | ({"plugins": brought} if (brought := plugins.record()) else {})
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Return the installed version of a package."""
+    return metadata.version(package)
 
 
 def _memory() -> int | None:

@@ -485,5 +485,7 @@ class OpenRun:
         """Return the warnings of the checks and of reading the data, from the start of the run and from now."""
         read = notes_of(self.corpora, self._prepared, self.setting().block_size) if self._prepared else []
         notes = dict.fromkeys([*self.folder.data_notes(), *read, *self.found])
+        if not notes:
+            return []
         # Results and reports are shared, so local folders are left out.
         return list(without_folders([*notes], paths_of(self.recipe.to_yaml())))
