@@ -103,9 +103,7 @@ def _check_activation_checkpointing(args: TrainingArguments, model: PreTrainedMo
     if not args.activation_checkpointing:
         return
     if not model.supports_gradient_checkpointing:
-        raise ModelError(
-            f"{type(model).__name__} does not support activation checkpointing. Remove `train.activation_checkpointing`."
-        )
+        raise ModelError(f"{type(model).__name__} does not support `train.activation_checkpointing`. Remove it.")
     known = [name for name in inspect.signature(torch.utils.checkpoint.checkpoint).parameters if name != "function"]
     for name in args.activation_checkpointing_kwargs or {}:
         if name not in known:
