@@ -11,6 +11,7 @@ from pathlib import Path
 import source_metadata  # noqa: F401  # before everlearn looks for its plugins
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; two threads that wait for each other take 20 times as long
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

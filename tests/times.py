@@ -1,4 +1,4 @@
-"""A pytest plugin that says where processor time goes: `make test-times`, or `pytest -p times --times=FOLDER …`.
+"""A pytest plugin that says where processor time goes: `make test-times`, or `pytest -p times …`; Linux only.
 
 It counts what this process and everything that it started used, so neither a busy machine nor a second worker changes
 the figures much. A fixture's time is a part of the test that asked for it first.
@@ -89,16 +89,17 @@ class Times:
     def pytest_collection_finish(self) -> None:
         if not hasattr(self.config, "workerinput") and self.config.getoption("numprocesses", None):
             return
-        self.others["start and collection, each worker"] = sum(os.times()[:4])
+        self.others["start and collection, all workers"] = sum(os.times()[:4])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if hasattr(self.config, "workerinput"):
-            self.config.workeroutput["times"] = [self.tests, self.fixtures, self.others]
+            self.config.workeroutput["times"] = [dict(each) for each in (self.tests, self.fixtures, self.others)]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        for own, theirs in zip((self.tests, self.fixtures, self.others), node.workeroutput["times"], strict=True):
+        output = getattr(node, "workeroutput", {})  # none where a worker broke down
+        for own, theirs in zip((self.tests, self.fixtures, self.others), output.get("times", ({},) * 3), strict=True):
             own.update(theirs)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
