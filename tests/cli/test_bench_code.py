@@ -12,11 +12,12 @@ import pytest
 import tiny
 from bench_suite import keys_of
 from cli_project import Project
-from everlearn.comparison.during_training import Waypoint, axes, moments
+from everlearn.comparison.during_training import axes, moments
 from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.evaluation import Cell, task_path
+from everlearn.evaluation.results import Waypoint
 from everlearn.grid import load_results
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
@@ -126,10 +127,10 @@ def test_text_is_drawn_against_text_too() -> None:
     learnt = {"bits_per_byte": {"code": 2.0}, "pass_at_1": {"humaneval": 0.0}}
     answers = {"choice_accuracy_per_byte": {"hellaswag": 0.25}}
     bits, accuracy = "bits_per_byte", "choice_accuracy_per_byte"
-    found = axes(Waypoint(0.0, learnt, {"bits_per_byte": {"general": 1.5}, **answers}))
+    found = axes(Waypoint(tokens=0.0, learnt=learnt, kept={"bits_per_byte": {"general": 1.5}, **answers}))
     assert [(own.learnt[0], own.kept[0]) for own in found] == [(bits, accuracy), ("pass_at_1", accuracy), (bits, bits)]
     assert found[-1].labels == ("bits/byte learnt (code)", "bits/byte forgotten (general)")
-    assert [own.kept[0] for own in axes(Waypoint(0.0, learnt, answers))] == [accuracy, accuracy]
+    assert [own.kept[0] for own in axes(Waypoint(tokens=0.0, learnt=learnt, kept=answers))] == [accuracy, accuracy]
 
 
 def test_asking_inside_a_stage_changes_no_training_and_says_what_the_cells_say(everlearn: Project, data: Path) -> None:

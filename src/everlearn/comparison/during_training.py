@@ -9,27 +9,13 @@ from everlearn.comparison.runs import Run
 from everlearn.comparison.training_log import INSIDE, looks
 from everlearn.evaluation.metrics import METRICS
 from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.evaluation.results import Waypoint
 from everlearn.evaluation.score_table import ScoreTable
 
 Scores = Mapping[str, Mapping[str, float]]
 """Metric → held-out set or end task → score."""
 YARDSTICKS = ("choice_accuracy_per_byte",)
 """Preferred metrics of general knowledge: multiple choice normalised by the length of an option."""
-
-
-@dataclass(frozen=True)
-class Waypoint:
-    """The scores after a number of training tokens.
-
-    Attributes:
-        tokens: training tokens since the start of the stream.
-        learnt: scores of the held-out sets and end tasks of the stream's domains.
-        kept: scores of the others: general text, and tasks without a domain.
-    """
-
-    tokens: float
-    learnt: Scores
-    kept: Scores
 
 
 @dataclass(frozen=True)
@@ -124,7 +110,7 @@ def moments(run: Run) -> list[Waypoint]:
 def inside_stages(run: Run) -> list[Waypoint]:
     """Return the waypoints inside a run's stages: from its log or, of a grid's cell, from its results."""
     if run.results.get("grid") is not None:
-        return [Waypoint(point.tokens, point.learnt, point.kept) for point in run.grid.points]
+        return run.grid.points
     return [
         _waypoint(run, look.tokens, {**({INSIDE: look.scores} if look.scores else {}), **look.tasks})
         for look in looks(run)
@@ -136,27 +122,27 @@ def _waypoint(run: Run, tokens: float, scores: Scores) -> Waypoint:
     """Return a waypoint, with what belongs to a domain of the run apart from the rest."""
     of = [(matrix.task_domains or {}).items() for matrix in run.matrices.values()]
     own = {*run.domains, *(task for each in of for task, domain in each if domain in run.domains)}
-    sides = [
+    learnt, kept = (
         {metric: {name: value for name, value in by_name.items() if (name in own) is side}
          for metric, by_name in scores.items()}
         for side in (True, False)
-    ]  # fmt: skip
-    return Waypoint(tokens, *sides)
+    )  # fmt: skip
+    return Waypoint(tokens=tokens, learnt=learnt, kept=kept)
 
 
 def mean_of(runs: Sequence[Sequence[Waypoint]]) -> list[Waypoint]:
     """Return waypoint by waypoint the mean over runs of one recipe, of the scores that all of them have."""
     return [
         Waypoint(
-            sum(at.tokens for at in each) / len(each),
-            _mean([at.learnt for at in each]),
-            _mean([at.kept for at in each]),
+            tokens=sum(at.tokens for at in each) / len(each),
+            learnt=_mean([at.learnt for at in each]),
+            kept=_mean([at.kept for at in each]),
         )
         for each in zip(*runs, strict=False)
     ]
 
 
-def _mean(each: Sequence[Scores]) -> Scores:
+def _mean(each: Sequence[Scores]) -> dict[str, dict[str, float]]:
     return {
         metric: {
             column: sum(scores[metric][column] for scores in each) / len(each)

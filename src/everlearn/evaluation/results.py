@@ -205,11 +205,11 @@ class Share(Part):
     """Number of tokens."""
 
 
-class ScorePoint(Part):
-    """Scores at one moment inside a stage."""
+class Waypoint(Part):
+    """The scores after a number of training tokens."""
 
     tokens: Number
-    """Training tokens up to then."""
+    """Training tokens since the start of the stream."""
     learnt: dict[str, dict[str, Number]]
     """Metric → held-out set or end task of the stream's domains → score."""
     kept: dict[str, dict[str, Number]]
@@ -248,7 +248,7 @@ class GridCell(Part):
     """End task → number of its test examples; empty if unknown."""
     shares: dict[str, list[Number]] = {}
     """End task → share of each label among its test examples, for the row that always answers one label."""
-    points: list[ScorePoint] = []
+    points: list[Waypoint] = []
     """Scores inside the stages, if end tasks are scored there (`evaluation.tasks_every`)."""
     settings: dict[str, Any]
     """What all cells of the grid share: settings, and digests of model and data."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,13 +76,12 @@ def _streamed(learner: ContinualLearner) -> Made:
     results, last = Results.load(learner.folder.results_file), len(learner.recipe.domains)
     model = learner.some_model()
     costs = [method.cost(model) for method in learner.recipe.methods()]
-    inside = inside_stages(read_run(learner.folder.path))
     return results, {
         "parameters": sum(cost.parameters for cost in costs),
         "passes_per_step": sum(cost.passes_per_step for cost in costs),
         "extra_tokens": (Effort.of(learner, costs).relative - 1) * results.cost.tokens,
         "examples": _examples(learner.folder, last),
-        "points": [asdict(point) for point in inside],
+        "points": inside_stages(read_run(learner.folder.path)),
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from everlearn.comparison import formatting as fmt
-from everlearn.comparison.during_training import Axes, Waypoint, axes, change, mean_of, moments
+from everlearn.comparison.during_training import Axes, axes, change, mean_of, moments
 from everlearn.comparison.runs import Run
 from everlearn.evaluation.metrics import METRICS
+from everlearn.evaluation.results import Waypoint
 from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.during_training import Along

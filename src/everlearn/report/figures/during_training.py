@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
-from everlearn.comparison.during_training import Axes, Waypoint, axes, mean_of, moments
+from everlearn.comparison.during_training import Axes, axes, mean_of, moments
+from everlearn.evaluation.results import Waypoint
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
