@@ -190,7 +190,7 @@ def test_in_a_browser_tables_sort_and_figures_tell_their_values(tmp_path):
     rows = tuple((name, (TableCell(shown, "[0, 1]", order=order),)) for name, (shown, order) in numbers.items())
     table = Table("A", ("Run", "Forgotten ↓"), (*rows, ("mean", (TableCell("+5.000"),))))
     runs = [Standing(name, Estimate(0.5, 0.4, 0.6), Estimate(0.1)) for name in numbers]
-    section = {"title": "A", "aside": "", "legend": (), "tables": [table]}
+    section = {"title": "A", "aside": "", "legend": (), "layout": "", "tables": [table]}
     section["plates"] = draw("standing", Standings(tuple(runs), "bits/byte"))
     text = render(
         "analysis.html.jinja", title="A", kicker="", version="", importance=None, outputs=[], output_tables=[],
