@@ -53,7 +53,7 @@ def pair_table(sheet: GridPage) -> list[str]:
     """What MIGU changes of LoRA; nothing before both are measured."""
     if not {line.entry for line in sheet.lines}.issuperset(PAIR):
         return []
-    own = GridPage(sheet.suite, sheet.cells, reference=PAIR[0], shown=PAIR)
+    own = GridPage(sheet.template, sheet.cells, reference=PAIR[0], shown=PAIR)
     return [markdown_table(table, level=3) for table in own.tables() if table.title.startswith("Difference to")]
 
 
