@@ -343,7 +343,7 @@ class ContinualLearner(OpenRun):
                 log=StageLog(self, stage, stage.step),
                 callbacks=[*curves, *([guard.callback()] if guard else []), self.interruption.callback()],
                 carried=self.carried_to(index),
-                kept=guard.kept if guard else lambda: None,
+                guard=guard,
             )
             if guard is not None:
                 guard.spent = lambda: (trainer.tokens, trainer.seconds)

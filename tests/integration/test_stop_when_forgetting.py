@@ -18,7 +18,8 @@ from everlearn.errors import RecipeError
 from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.learner import ContinualLearner
 from everlearn.report.run_results import RunResults
-from everlearn.run.forgetting_guard import worse
+from everlearn.run.forgetting_guard import ForgettingGuard, worse
+from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -105,7 +106,7 @@ def test_a_domain_ends_with_the_weights_of_its_best_step_within_the_bound(
     stage = results.cost.stages[0]
     assert (stage.steps, stage.planned_steps) == (expected, STEPS)
     assert base_of(stopped.folder(), "general", 1) - base_of(stopped.folder(), "general") <= bound
-    note = next(note for note in results.notes if f"At step {first_beyond:,} of {STEPS}" in note)
+    note = next(note for note in results.notes if f"step {first_beyond:,} of {STEPS}: " in note)
     assert f"`stop.general` allows ({bound:g})" in note
     assert "(" in note
     # The weights are those of plain training that ended there, under the same schedule.
@@ -142,7 +143,9 @@ def test_a_bound_that_is_passed_at_once_leaves_the_model_as_it_was(tmp_path: Pat
     results = ContinualLearner(stopped).run()
     assert results.cost.stages[0].steps == 0
     assert base_of(stopped.folder(), "general", 1) == base_of(stopped.folder(), "general")
-    assert any("its beginning: no measured step was within the bounds" in note for note in results.notes)
+    assert any(
+        "as it was at its beginning, since no measured step was within the bounds" in note for note in results.notes
+    )
 
 
 def test_earlier_domains_are_compared_with_right_after_they_were_learnt(tmp_path: Path) -> None:
@@ -209,6 +212,43 @@ def test_a_killed_run_ends_in_the_same_weights(
     assert_same(broken.folder(), whole.folder())
 
 
+@pytest.mark.parametrize("then", ["end", "lower"])
+def test_an_interruption_at_the_step_that_is_taken_back_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    stop = {"general": 0.3, "earlier": 0.03, "every": 2, "then": then}
+    broken = made(tmp_path, stop, train={"save_steps": 3, "learning_rate": 0.005})
+    whole = elsewhere(broken, tmp_path / "whole")
+    results = ContinualLearner(whole).run()
+    note = next(note for note in results.notes if "`stop." in note)
+    judge, learner = ForgettingGuard.judge, ContinualLearner(broken)
+
+    def interrupted(self: ForgettingGuard, *args: Any) -> tuple[bool, bool]:
+        decided = judge(self, *args)
+        if decided[1]:
+            learner.interruption.asked = True
+        return decided
+
+    monkeypatch.setattr(ForgettingGuard, "judge", interrupted)
+    with pytest.raises(Interrupted):
+        learner.run()
+    monkeypatch.undo()
+    ContinualLearner.open(broken.folder()).resume()
+    assert_same(broken.folder(), whole.folder())
+    assert note in RunResults.load(broken.folder()).notes
+
+
+def test_a_checkpoint_of_an_epoch_keeps_nothing_that_is_taken_back(tmp_path: Path) -> None:
+    stop = {"general": 0.3, "earlier": 0.03, "every": 2, "then": "lower"}
+    epochs = made(tmp_path, stop, "epochs", train={"save_strategy": "epoch", "learning_rate": 0.005})
+    steps = made(tmp_path, stop, "steps", train={"save_steps": 100, "learning_rate": 0.005})
+    for each in (epochs, steps):
+        ContinualLearner(each).run()
+    ours, theirs = (weights(each.folder(), "stage-02-second") for each in (epochs, steps))
+    assert ours
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def test_the_reader_is_told_at_once(tmp_path: Path) -> None:
     said: list[str] = []
 
@@ -243,7 +283,12 @@ def test_the_interval_is_paired() -> None:
         ({"stop": {"every": 5}, "evaluation": {"every": 5}}, "remove `evaluation.every`"),
         ({"stop": {"every": 5}, "each": {"validation": None}}, "`stop` needs held-out text"),
         ({"stop": {"generall": 0.1}}, "generall"),
-        ({"stop": {"then": "lower"}, "train": {"lr_scheduler_type": "reduce_lr_on_plateau"}}, "`stop.then: lower`"),
+        ({"stop": {"then": "lower"}}, "needs a bound"),
+        ({"stop": {"earlier": 0.1}, "method": "ensemble"}, "'ensemble' is tested with more than that model"),
+        (
+            {"stop": {"general": 0.1, "then": "lower"}, "train": {"lr_scheduler_type": "reduce_lr_on_plateau"}},
+            "`stop.then: lower`",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path: Path, groups: dict[str, Any], sentence: str) -> None:

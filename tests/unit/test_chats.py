@@ -16,7 +16,8 @@ import tiny
 from everlearn.commands.data_probe import probe
 from everlearn.config.recipe import parse
 from everlearn.data.chats import ChatFormat, Message, messages_in
-from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.columns import choose_columns
+from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.packing import IGNORED, ChatPacker
 from everlearn.data.prepare import prepare
@@ -81,6 +82,21 @@ def test_a_first_turn_of_the_assistant_is_not_learnt() -> None:
     assert sum(learnt) < len(ids) / 2
 
 
+def test_a_greeting_that_is_not_learnt_costs_no_bytes() -> None:
+    made = tokenizer()
+    counts = []
+    for messages in (CHAT[1:3], (Message("assistant", "hello " * 30), *CHAT[1:3])):
+        packer = ChatPacker(Encoder(made, "decoder"), 512)
+        packer.feed([Document("", "", messages)])
+        counts.append((packer.count.text_bytes, packer.count.text_tokens))
+    assert counts[0] == counts[1]
+
+
+def test_a_template_that_writes_the_date_gives_the_same_rows_on_every_day() -> None:
+    dated = ChatFormat(tokenizer("{{ strftime_now('%d %b %Y') }}" + PLAIN))
+    assert dated.text(CHAT).startswith("26 Jul 2024")
+
+
 def test_special_tokens_are_those_of_the_template() -> None:
     made = tokenizer()
     ids, _ = ChatFormat(made).encode(CHAT[1:3])
@@ -121,7 +137,8 @@ def test_common_forms(form: str) -> None:
 @pytest.mark.parametrize(
     "value",
     ["text", {"role": "user"}, ["text"], [{"role": "user"}], [{"role": 1, "content": "a"}],
-     [{"role": "user", "content": [{"type": "image_url", "url": "x"}]}], [{"from": "human", "content": "a"}]],
+     [{"role": "user", "content": [{"type": "image_url", "url": "x"}]}], [{"from": "human", "content": "a"}],
+     [{"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]],
 )  # fmt: skip
 def test_other_values_are_refused_with_the_place(value: Any) -> None:
     with pytest.raises(DataError, match=r"line 7: column 'messages' \(`messages_column`\)"):
@@ -190,7 +207,8 @@ def test_blocks_hold_whole_chats_and_learn_what_the_assistant_says(tmp_path: Pat
     assert packer.count.documents == 60
     # Labels are the tokens of the text and one end for each chat: that is what a byte costs.
     assert packer.count.text_tokens + 60 == sum(sum(learnt) for _, learnt in expected)
-    assert packer.count.text_bytes == sum(len((document.target or "").encode()) for document in documents)
+    said = [m.content for document in documents for m in document.messages if m.role == "assistant"]
+    assert packer.count.text_bytes == sum(len(content.encode()) for content in said)
 
 
 def test_another_template_makes_other_rows(tmp_path: Path) -> None:
@@ -213,6 +231,39 @@ def test_two_forms_of_answers_are_refused() -> None:
         parse(
             {"model": "m", "domains": [{"name": "a", "path": "a.jsonl", "target_column": "b", "messages_column": "c"}]}
         )
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"tools": [{"name": "f"}], "messages": FORMS["capitals"]}, "messages"),
+        ({"other": FORMS["capitals"], "conversations": FORMS["ShareGPT"]}, "conversations"),
+        ({"talk": FORMS["capitals"]}, "talk"),
+    ],
+)
+def test_the_column_of_chats(row: dict[str, Any], column: str) -> None:
+    assert choose_columns([row], "rows", None).messages_column == column
+
+
+@pytest.mark.parametrize(
+    "row", [{"chosen": FORMS["capitals"], "rejected": FORMS["capitals"]}, {"entities": [{"start": 1, "end": 2}]}]
+)
+def test_other_lists_are_no_chats(row: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="has no column of text"):
+        choose_columns([row], "rows", None)
+
+
+def test_sources_of_both_forms_make_one_domain() -> None:
+    sources = [{"path": "a.jsonl"}, {"path": "b.jsonl", "target_column": "answer"}]
+    domain = Domain(name="a", sources=sources, messages_column="messages")
+    assert [source.messages_column for source in domain.sources] == ["messages", None]
+    assert domain.answers
+
+
+@pytest.mark.parametrize("key", [{"keep_last": 3}, {"text_column": "body"}])
+def test_keys_without_effect_are_refused(key: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no effect beside `messages_column`"):
+        Corpus(path="a.jsonl", messages_column="messages", **key)
 
 
 def test_init_finds_chats(tmp_path: Path) -> None:

@@ -88,6 +88,19 @@ def test_within_the_bound_nothing_changes(tmp_path: Path) -> None:
     assert trainer.protection_report().stopped is None
 
 
+def test_a_checkpoint_cannot_be_gone_on_from(tmp_path: Path) -> None:
+    trainer = trainer_of(tiny.model("gpt2"), tmp_path, max_steps=6)
+    protect(trainer, ["ewc"], memory=tmp_path / "memory", held_out={"rare": RARE}, stop=0.1)
+    with pytest.raises(EverlearnError, match="within the bounds of `stop`"):
+        trainer.train(resume_from_checkpoint="anywhere")
+
+
+def test_a_loop_decides_itself(tmp_path: Path) -> None:
+    model = tiny.model("gpt2")
+    with pytest.raises(EverlearnError, match="`stop` works with a Trainer only"):
+        protect(model, torch.optim.SGD(model.parameters(), 0.1), ["ewc"], memory=tmp_path, data=[], stop=0.1)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -95,6 +108,7 @@ def test_within_the_bound_nothing_changes(tmp_path: Path) -> None:
         ({"stop": {"rar": 0.1}, "held_out": {"rare": RARE}}, "did you mean"),
         ({"stop": {"rare": -1}, "held_out": {"rare": RARE}}, "0 or more"),
         ({"stop": float("nan"), "held_out": {"rare": RARE}}, "0 or more"),
+        ({"stop_every": 5}, "no effect without `stop`"),
         ({"stop": 0.1, "stop_every": 0, "held_out": {"rare": RARE}}, "`stop_every`"),
     ],
 )

@@ -294,13 +294,23 @@ class Recipe(Options):
             raise ValueError("`stop.every` scores held-out text during a stage: remove `evaluation.every`")
         if self.stop.general is not None and (self.general is None or not self.general.validation):
             raise ValueError("`stop.general` needs held-out general text: set `general`, with `general.validation`")
-        if self.stop.then == "lower" and self.train.get("lr_scheduler_type") in MEASURING:
-            raise ValueError(
-                f"`stop.then: lower` lowers the rate of a schedule, and `train.lr_scheduler_type: "
-                f"{self.train['lr_scheduler_type']}` measures what it should be; choose another schedule"
-            )
-        held_out = [domain.name for domain in self.domains if domain.validation]
-        if not held_out:
+        bounded = self.stop.general is not None or self.stop.earlier is not None
+        if self.stop.then != "end" and not bounded:
+            raise ValueError(f"`stop.then: {self.stop.then}` needs a bound: set `stop.general` or `stop.earlier`")
+        for method in self.methods() if bounded else ():
+            if not method.tested_as_saved:
+                raise ValueError(
+                    f"`stop.general` and `stop.earlier` judge the model in training, and method '{method.label}' is "
+                    "tested with more than that model; remove the bounds"
+                )
+        for domain in self.domains:
+            schedule = self.train_of(domain.name).get("lr_scheduler_type")
+            if self.stop.then == "lower" and schedule in MEASURING:
+                raise ValueError(
+                    f"`stop.then: lower` lowers the rate of a schedule, and `lr_scheduler_type: {schedule}` measures "
+                    "what it should be; choose another schedule"
+                )
+        if self.stop.general is None and not any(domain.validation for domain in self.domains):
             raise ValueError("`stop` needs held-out text: set `validation` of a domain")
         return self
 

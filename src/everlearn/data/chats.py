@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ASSISTANT = "assistant"
-ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
+ROLES = {"human": "user"} | dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4"), ASSISTANT)
 """What other formats (ShareGPT) call a role."""
+DATE = datetime.date(2024, 7, 26)
+"""What a template that writes today's date writes, so that rows do not depend on the day."""
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 """Block of a template that marks what the assistant says."""
 
@@ -43,6 +46,8 @@ def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
     for number, each in enumerate(value, 1):
         if not isinstance(each, Mapping):
             raise _wrong(where, column, f"message {number} is no mapping", each)
+        if each.get("tool_calls"):
+            raise _wrong(where, column, f"message {number} calls tools, which is not learnt", each["tool_calls"])
         names = ("role", "content") if "role" in each else ("from", "value")
         if any(name not in each for name in names):
             raise _wrong(where, column, f"message {number} lacks `role` and `content` (or `from` and `value`)", each)
@@ -102,6 +107,14 @@ class ChatFormat:
         """
         return str(self._applied(messages, tokenize=False))
 
+    def learnt(self, messages: Sequence[Message]) -> list[str]:
+        """Return what the assistant says, as far as it is learnt."""
+        return [each.content for number, each in enumerate(messages) if each.role == ASSISTANT and self._taught(number)]
+
+    def _taught(self, number: int) -> bool:
+        """Whether a turn of the assistant is learnt: a first one has no question, which only a template can mark."""
+        return self._marks or number > 0
+
     def encode(self, messages: Sequence[Message]) -> tuple[list[int], list[bool]]:
         """Return the token ids of a chat, and which of them the assistant says, its end of turn included.
 
@@ -122,7 +135,7 @@ class ChatFormat:
             return list(given["input_ids"]), [bool(each) for each in given["assistant_masks"]]
         text, spans = self.text(messages), []
         for number, message in enumerate(messages):
-            if message.role != ASSISTANT or not number:  # a chat that the assistant begins has no question to this turn
+            if message.role != ASSISTANT or not self._taught(number):
                 continue
             before = str(self._applied(messages[:number], tokenize=False, add_generation_prompt=True))
             behind = self.text(messages[: number + 1])
@@ -140,7 +153,9 @@ class ChatFormat:
 
     def _applied(self, messages: Sequence[Message], **options: Any) -> Any:
         try:
-            return self.tokenizer.apply_chat_template([each._asdict() for each in messages], **options)
+            return self.tokenizer.apply_chat_template(
+                [each._asdict() for each in messages], strftime_now=DATE.strftime, **options
+            )
         except Exception as error:  # a template raises what it likes
             roles = ", ".join(each.role for each in messages)
             raise DataError(

@@ -35,6 +35,12 @@ LOOKED_AT = 50
 """Rows whose columns are looked at."""
 
 
+CHATS = ("messages", "conversations", "conversation")
+"""Names that a column of chats has; another one is taken if there is none of these."""
+PREFERENCES = ("chosen", "rejected")
+"""Columns of chats of which one is meant not to be learnt."""
+
+
 class Columns(NamedTuple):
     """The columns of a corpus, by the keys of a recipe."""
 
@@ -93,7 +99,7 @@ def choose_columns(
     pair = next(((by_case[a], by_case[b]) for a, b in PAIRS if a in by_case and b in by_case), None)
     text = next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    chats = next((name for name in names if _chats(rows, name)), None)
+    chats = next((name for name in sorted(names, key=lambda name: name not in CHATS) if _chats(rows, name)), None)
     if chats and pair is None and learner is None and (task == "sft" or (task is None and text is None)):
         return Columns("text", None, chats)
     if text is None and pair is None:
@@ -116,6 +122,11 @@ def choose_columns(
         return Columns(*pair)
     if text is None and columns:
         text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
+    if text is None and chats:
+        raise DataError(
+            f"{path} holds chats (column '{chats}'), which a decoder learns as a domain, and what is needed here is "
+            f"{'prompts and answers' if task == 'sft' else 'text'}. Name another file."
+        )
     if text is None:
         raise DataError(
             f"{path} has no column of text: its columns are {shown}. Write one line of JSON per document, as in "
@@ -125,11 +136,13 @@ def choose_columns(
 
 
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether a column holds chats: lists of messages, each a mapping."""
-    values = [row[name] for row in rows if row.get(name)]
-    return bool(values) and all(
-        isinstance(value, list) and all(isinstance(each, dict) for each in value) for value in values
-    )
+    """Whether a column holds chats: lists of messages, each with a role and a content."""
+    values = [row[name] for row in rows if row.get(name)] if name not in PREFERENCES else []
+    return bool(values) and all(isinstance(value, list) and all(map(_message, value)) for value in values)
+
+
+def _message(value: Any) -> bool:
+    return isinstance(value, dict) and ({"role", "content"} <= value.keys() or {"from", "value"} <= value.keys())
 
 
 def text_columns(rows: Sequence[Mapping[str, Any]], shortest: int = 1) -> set[str]:

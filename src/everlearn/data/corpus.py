@@ -21,6 +21,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 HANDED_DOWN = ("text_column", "target_column", "messages_column", "keep_last", "documents", "streaming")
 """Keys of a domain that its sources take over."""
+_PROMPTS = ("text_column", "target_column", "keep_last")
 
 
 class Document(NamedTuple):
@@ -111,6 +112,9 @@ class Corpus(Reads):
     def _one_form(self) -> Self:
         if self.messages_column is not None and self.target_column is not None:
             raise ValueError("`messages_column` and `target_column` are two forms of answers: remove one of them")
+        if self.messages_column is not None and (self.text_column != "text" or self.keep_last):
+            key = "keep_last" if self.keep_last else "text_column"
+            raise ValueError(f"`{key}` has no effect beside `messages_column`: remove it")
         return self
 
     @property
@@ -157,7 +161,15 @@ class Domain(Corpus):
         if not isinstance(raw, dict) or not isinstance(raw.get("sources"), list | tuple):
             return raw
         own = {key: raw[key] for key in HANDED_DOWN if key in raw}
-        return raw | {"sources": [own | source if isinstance(source, dict) else source for source in raw["sources"]]}
+
+        def given(source: dict[str, Any]) -> dict[str, Any]:
+            """Return what a source takes over: not how prompts are read if it has chats, and the other way round."""
+            forms = {"messages_column": _PROMPTS, "target_column": ("messages_column",)}
+            left = {key for form, keys in forms.items() if source.get(form) is not None for key in keys}
+            return {key: value for key, value in own.items() if key not in left} | source
+
+        listed = raw["sources"]
+        return raw | {"sources": [given(source) if isinstance(source, dict) else source for source in listed]}
 
     @model_validator(mode="after")
     def _path_or_sources(self) -> Domain:
@@ -175,6 +187,11 @@ class Domain(Corpus):
                     "or none of them"
                 )
         return self
+
+    @property
+    def answers(self) -> bool:
+        """Whether only a part of each document is learnt, in its sources too."""
+        return any(source.answers for source in self.sources) or super().answers
 
     @property
     def parts(self) -> tuple[Domain, ...]:

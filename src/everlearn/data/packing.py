@@ -309,7 +309,7 @@ class ChatPacker(AnswerPacker):
             self.count.documents += 1
             # One of the labels is an end, as behind an answer, and counts as such (`Count.bytes_per_label`).
             self.count.text_tokens += max(0, sum(learnt) - 1)
-            self.count.text_bytes += len((document.target or "").encode())
+            self.count.text_bytes += sum(len(said.encode()) for said in self._format.learnt(document.messages))
             self.count.truncated += len(ids) > self.block_size
             self.count.answers_cut += cut
             self.count.longest = max(self.count.longest, len(ids))

@@ -166,6 +166,7 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Made:
         job,
         whole.changed(
             domains=[_pool_of(factory, job, whole, "pool-corpus") | {"name": POOL, "validation": None}],
+            stop=None,
             end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
             train=whole.train | longer,
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},

@@ -77,6 +77,10 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
     if isinstance(target, nn.Module) and len(rest) == 2 and isinstance(rest[0], torch.optim.Optimizer):
         from everlearn.protecting.loop import ProtectedLoop
 
+        if of_trainers := sorted({"stop", "stop_every"} & set(options)):
+            raise MethodError(
+                f"`{of_trainers[0]}` works with a Trainer only: a plain loop decides itself when it ends."
+            )
         return ProtectedLoop(target, rest[0], _listed(rest[1]), memory, **options)
     raise MethodError(
         "`protect` takes a Trainer and methods, or a model, its optimizer and methods: protect(trainer, ['das'], "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -57,7 +59,9 @@ class StopWhenForgetting(TrainerCallback):
         if step % self._every and step < state.max_steps:
             return
         found = [text.forgetting(kwargs["model"], self._batch_size, self._bf16) for text in self._texts]
-        passed = [each for each in found if (each.forgotten.value or 0.0) > self._bounds[each.name]]
+        worse = [each.forgotten.value if each.forgotten.value is not None else math.nan for each in found]
+        passed = [e for e, value in zip(found, worse, strict=True) if not value <= self._bounds[e.name]]
+        passed = broadcast_object_list([passed])[0]  # all processes must decide the same
         if not passed:
             self._keep(step, kwargs["model"])
             return
@@ -66,7 +70,7 @@ class StopWhenForgetting(TrainerCallback):
             for name, parameter in _trained(kwargs["model"]).items():
                 parameter.copy_(weights[name])
         self.told = self._sentence(step, kept, passed[0])
-        control.should_training_stop = True
+        control.should_training_stop, control.should_save = True, False
 
     def _keep(self, step: int, model: nn.Module) -> None:
         self._within = step, {name: p.detach().to("cpu", copy=True) for name, p in _trained(model).items()}

@@ -62,6 +62,11 @@ class Protected(_Base):
             resume_from_checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
             if resume_from_checkpoint is None:
                 raise RunError(f"{folder} has no checkpoint to resume from. Leave `resume_from_checkpoint` out.")
+        if resume_from_checkpoint and self.stopping is not None:
+            raise RunError(
+                "A checkpoint does not say what was within the bounds of `stop`. Start the domain again, or go on "
+                "without `stop`."
+            )
         if resume_from_checkpoint:
             domain.load_state(Path(str(resume_from_checkpoint)) / FOLDER)
         own: Any = self.train_dataset
@@ -243,6 +248,12 @@ def protect_trainer(
         bf16=args.bf16,
     )
     stopping = None
+    if stop is None and stop_every != EVERY:
+        raise MethodError("`stop_every` has no effect without `stop`. Remove it, or give `stop`.")
+    if stop is not None and args.load_best_model_at_end:
+        raise MethodError(
+            "`stop` decides which weights the training ends with, and so does `load_best_model_at_end`. Unset one."
+        )
     if stop is not None:
         stopping = StopWhenForgetting(texts, stop, stop_every, args.per_device_train_batch_size, args.bf16)
     if trainer.optimizer is not None or trainer.lr_scheduler is not None:

@@ -7,6 +7,7 @@ the memory that the methods had there. So a run that is killed at any moment end
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -76,8 +77,8 @@ class Passed:
         between = self.worse.interval
         error = f" ({between[0]:+.4f} to {between[1]:+.4f})" if between else ""
         return (
-            f"'{self.name}' was {self.worse.value:+.4f}{error} bits per byte worse than {self.since}, more than "
-            f"`{self.key}` allows ({self.bound:g})"
+            f"'{self.name}' is predicted {self.worse.value:.4f}{error} bits per byte worse than {self.since}, more "
+            f"than `{self.key}` allows ({self.bound:g})"
         )
 
 
@@ -151,7 +152,7 @@ class ForgettingGuard:
         Returns:
             Whether to write a checkpoint of this step, and whether to end the training here.
         """
-        passed = [each for each in self._worse(cells) if (each.worse.value or 0.0) > each.bound]
+        passed = self._passed(cells)
         if self.stop.then == "warn":
             self._warn(step, passed)
             return False, False
@@ -165,8 +166,8 @@ class ForgettingGuard:
         else:
             self.state.end = best
             self.state.notes.append(
-                f"'{self.domain}' ends with the weights of step {best:,} of {last:,}: no measured step predicts its "
-                "own held-out text better."
+                f"Domain '{self.domain}' ends with the weights of step {best:,} of {last:,}: no measured step predicts "
+                "its own held-out text better."
             )
         tokens, seconds = self.spent()
         start = self.state.best[-1] if self.state.best else {"tokens": 0, "seconds": 0.0}
@@ -178,8 +179,8 @@ class ForgettingGuard:
 
     def _write_back(self, step: int, best: int, last: int, passed: Passed) -> None:
         """Decide how the domain goes on from its best step."""
-        what = f"At step {step:,} of {last:,} of '{self.domain}' {passed}."
-        where = f"step {best:,}" if best else "its beginning: no measured step was within the bounds"
+        what = f"Domain '{self.domain}', step {step:,} of {last:,}: {passed}."
+        where = f"step {best:,}" if best else "its beginning, since no measured step was within the bounds"
         if self.stop.then == "lower" and self.state.lowered < TIMES:
             for newer in checkpoints(self._training) if self._writes else []:
                 if step_of(newer) > best:
@@ -189,20 +190,22 @@ class ForgettingGuard:
             self.state.notes.append(f"{what} It goes on from {where}, with {rate:g} of the learning rate.")
         else:
             self.state.end = best
-            self.state.notes.append(f"{what} It ends with the weights of {where}.")
+            kept = f"It ends with the weights of {where}." if best else f"It leaves the model as it was at {where}."
+            self.state.notes.append(f"{what} {kept}")
 
-    def _worse(self, cells: Mapping[str, Cell]) -> list[Passed]:
-        """Return how much worse each bounded text is."""
+    def _passed(self, cells: Mapping[str, Cell]) -> list[Passed]:
+        """Return the texts that are worse than their bounds; a score that is not finite is worse than any bound."""
+        score = METRICS[MEASURE].score
         return [
             Passed(name, worse(reference, cells[name], name), bound, key, since)
             for name, (reference, bound, key, since) in self._bounds.items()
-            if name in cells
+            if name in cells and not score(cells[name]) - score(reference) <= bound
         ]
 
     def _note_best(self, step: int, own: Cell | None) -> bool:
         """Note the step if it is the best so far; without held-out text of the domain the latest one is."""
         score, before = None if own is None else METRICS[MEASURE].score(own), self.state.best
-        if before and score is not None and score >= before[-1]["score"]:
+        if score is not None and not (score < (before[-1]["score"] if before else math.inf)):
             return False
         tokens, seconds = self.spent()
         before.append({"step": step, "score": score, "tokens": tokens, "seconds": seconds})
@@ -211,8 +214,8 @@ class ForgettingGuard:
 
     def _warn(self, step: int, passed: list[Passed]) -> None:
         for each in passed:
-            if not any(f" '{each.name}' was " in note for note in self.state.notes):
-                self.state.notes.append(f"At step {step:,} of '{self.domain}' {each}.")
+            if not any(f" '{each.name}' is predicted " in note for note in self.state.notes):
+                self.state.notes.append(f"Domain '{self.domain}', step {step:,}: {each}.")
                 self._save()
 
     def _best_step(self) -> int:

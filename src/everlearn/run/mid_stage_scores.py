@@ -95,8 +95,7 @@ class StageCurves(TrainerCallback):
             decided = list(self.guard.judge(step, state.max_steps, cells))
             better, self.guard.taken_back = broadcast_object_list(decided)
             control.should_training_stop |= self.guard.taken_back
-            # What is taken back leaves no checkpoint behind.
-            control.should_save = (control.should_save or better) and not self.guard.taken_back
+            control.should_save |= better
             for note in self.guard.state.notes[told:]:
                 self.run.reporter.say(note)
 

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,9 @@ from everlearn.run import optimizer_state
 from everlearn.run.dry_run import check_distribution, check_processes, given, refused
 from everlearn.wording import count
 
+if TYPE_CHECKING:
+    from everlearn.run.forgetting_guard import ForgettingGuard
+
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
 ADDED = "loss_added"
@@ -55,7 +58,7 @@ class StageTrainer(Trainer):
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
         carried: the optimizer state of the previous domain, to begin with (:mod:`everlearn.run.optimizer_state`).
-        kept: returns the step of a checkpoint that is kept however many newer ones there are.
+        guard: decides where the stage ends; it has checkpoints that are kept, and steps of which none is written.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class StageTrainer(Trainer):
         log: Callable[[dict[str, Any]], None] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         carried: optimizer_state.Carried | None = None,
-        kept: Callable[[], int | None] = lambda: None,
+        guard: ForgettingGuard | None = None,
     ) -> None:
         self.protection, self.loader = protection, loader
         self.stage, self.methods = protection.stage, protection.methods
@@ -86,7 +89,7 @@ class StageTrainer(Trainer):
         check_distribution(self, self.methods)
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True
-        self._progress, self._write, self._carried, self._kept = progress, log, carried, kept
+        self._progress, self._write, self._carried, self._guard = progress, log, carried, guard
         self._parts: dict[str, Tensor] = {}
         self._objective: Tensor | None = None
         self._bad: Tensor | None = None
@@ -307,6 +310,8 @@ class StageTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint in a partial folder and move it to its place when it is complete."""
+        if self._guard is not None and self._guard.taken_back:
+            return  # whatever asks for it: an interruption, the end of an epoch
         self.check_finite()
         self.check_weights()
         folder = Path(str(self.args.output_dir))
@@ -333,7 +338,7 @@ class StageTrainer(Trainer):
             shutil.rmtree(writing, ignore_errors=True)
             limit = self.args.save_total_limit
             for old in checkpoints(folder)[: -limit if limit else 0]:
-                if step_of(old) != self._kept():
+                if self._guard is None or step_of(old) != self._guard.kept():
                     shutil.rmtree(old, ignore_errors=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
