@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 ASSISTANT = "assistant"
 ROLES = {"human": "user"} | dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4"), ASSISTANT)
 """What other formats (ShareGPT) call a role."""
-DATE = datetime.date(2024, 7, 26)
-"""What a template that writes today's date writes, so that rows do not depend on the day."""
+TODAY = "{%- macro strftime_now(format) -%}26 July 2024{%- endmacro -%}"
+"""What a template that writes today's date begins with here, so that rows do not depend on the day."""
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 """Block of a template that marks what the assistant says."""
 
@@ -97,6 +96,8 @@ class ChatFormat:
             raise ModelError("`messages_column` needs a fast tokenizer, which knows where in a text its tokens are.")
         self.tokenizer = tokenizer
         self._marks = isinstance(template, str) and bool(_GENERATION.search(template))
+        dated = isinstance(template, str) and "strftime_now" in template
+        self._given = {"chat_template": TODAY + template} if dated else {}
         self.fingerprint = hash_of("chats", str(template))
 
     def text(self, messages: Sequence[Message]) -> str:
@@ -153,9 +154,7 @@ class ChatFormat:
 
     def _applied(self, messages: Sequence[Message], **options: Any) -> Any:
         try:
-            return self.tokenizer.apply_chat_template(
-                [each._asdict() for each in messages], strftime_now=DATE.strftime, **options
-            )
+            return self.tokenizer.apply_chat_template([each._asdict() for each in messages], **self._given, **options)
         except Exception as error:  # a template raises what it likes
             roles = ", ".join(each.role for each in messages)
             raise DataError(
