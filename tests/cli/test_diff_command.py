@@ -95,7 +95,7 @@ def test_the_column_of_text_may_be_named(text):
     ("row", "says"),
     [
         ({"prompt": "Who?", "answer": "I."}, "name the column that is to be read with `--text-column`"),
-        ({"messages": [{"role": "user", "content": "Who?"}]}, "which everlearn does not read yet"),
+        ({"messages": [{"role": "user", "content": "Who?"}]}, "and plain text is needed here. Name another file"),
         ({"text": None}, "each of its 1 rows is null or blank"),
         ({"number": 3}, "has no column of text: its columns are 'number'"),
     ],
