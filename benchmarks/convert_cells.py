@@ -20,7 +20,6 @@ from everlearn import files
 from everlearn.evaluation import METRICS, Results
 from everlearn.evaluation.results import cell_name
 from everlearn.grid.archive import ARCHIVE, find_cells, pack, unpack
-from everlearn_bench.suites import find_suite
 
 RENAMED = {"entry": "row"}
 GRID = (
@@ -132,11 +131,11 @@ def _table(old: Mapping[str, Any], metric: str, scores: Scores) -> dict[str, Any
 
 
 def _tasks(old: Mapping[str, Any]) -> dict[str, str]:
-    """Return end task → its domain: of the suite, else the domain of the same name."""
-    own = {task: task for task in (*old.get("tasks", {}), *(old.get("accuracies") or {"columns": ()})["columns"])}
-    if old.get("points"):
-        own |= find_suite(old["suite"]).tasks
-    return own
+    """Return end task → its domain: the one of the same name or, of tasks inside a stage, the only one."""
+    table = old.get("accuracies") or {"columns": ()}
+    own = {task: task for task in (*old.get("tasks", {}), *table["columns"])}
+    inside = {task for point in old.get("points") or [] for scores in point["learnt"].values() for task in scores}
+    return dict.fromkeys(inside, old["domains"][0]) | own if len(old["domains"]) == 1 else own
 
 
 def main() -> None:

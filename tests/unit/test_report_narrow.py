@@ -22,6 +22,7 @@ from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.figures.violins import Violins
 from everlearn.report.html import render
 from everlearn.report.run_tables import cost_table
+from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell, headline_table
 
 PHONE, READABLE = 358, 11
@@ -190,8 +191,7 @@ def test_in_a_browser_tables_sort_and_figures_tell_their_values(tmp_path):
     rows = tuple((name, (TableCell(shown, "[0, 1]", order=order),)) for name, (shown, order) in numbers.items())
     table = Table("A", ("Run", "Forgotten ↓"), (*rows, ("mean", (TableCell("+5.000"),))))
     runs = [Standing(name, Estimate(0.5, 0.4, 0.6), Estimate(0.1)) for name in numbers]
-    section = {"title": "A", "aside": "", "legend": (), "layout": "", "tables": [table]}
-    section["plates"] = draw("standing", Standings(tuple(runs), "bits/byte"))
+    section = Section("A", plates=draw("standing", Standings(tuple(runs), "bits/byte")), tables=[table], layout="")
     text = render(
         "analysis.html.jinja", title="A", kicker="", version="", importance=None, outputs=[], output_tables=[],
         sections=[section],
