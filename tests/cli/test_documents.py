@@ -308,9 +308,9 @@ def test_python_in_the_documents_runs(everlearn: Project) -> None:
 
 
 def test_the_method_of_the_guide_works() -> None:
-    code, *parts = code_blocks(ROOT / "docs" / "add-a-method.md", "python")
-    for part in parts:
-        compile(part, "add-a-method.md", "exec")
+    (code,) = code_blocks(ROOT / "docs" / "add-a-method.md", "python")
+    for part in code_blocks(ROOT / "docs" / "method-reference.md", "python"):
+        compile(part, "method-reference.md", "exec")
     try:
         scope: dict[str, object] = {"__name__": "everlearn.methods.near_base"}
         exec(compile(code, "near_base.py", "exec"), scope)
