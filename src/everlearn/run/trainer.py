@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,14 +38,21 @@ from everlearn.run import optimizer_state
 from everlearn.run.dry_run import check_distribution, check_processes, given, refused
 from everlearn.wording import count
 
-if TYPE_CHECKING:
-    from everlearn.run.forgetting_guard import ForgettingGuard
-
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
 ADDED = "loss_added"
 """Key of a logged line: the sum of the methods' losses. Each is also logged, as `<method>/<name>`."""
 Progress = Callable[[int], None]
+
+
+class Guard(Protocol):
+    """What decides where a stage ends, as the trainer sees it."""
+
+    taken_back: bool
+    """Whether the last steps are taken back, so that no checkpoint of them is written."""
+
+    def kept(self) -> int | None:
+        """Return the step of a checkpoint that is kept however many newer ones there are."""
 
 
 class StageTrainer(Trainer):
@@ -58,7 +65,7 @@ class StageTrainer(Trainer):
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
         carried: the optimizer state of the previous domain, to begin with (:mod:`everlearn.run.optimizer_state`).
-        guard: decides where the stage ends; it has checkpoints that are kept, and steps of which none is written.
+        guard: decides where the stage ends.
     """
 
     def __init__(
@@ -71,7 +78,7 @@ class StageTrainer(Trainer):
         log: Callable[[dict[str, Any]], None] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         carried: optimizer_state.Carried | None = None,
-        guard: ForgettingGuard | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.protection, self.loader = protection, loader
         self.stage, self.methods = protection.stage, protection.methods
