@@ -26,7 +26,8 @@ def main() -> None:
     suite, results = find_suite("m2d2"), HERE / "small-results"
     sheet = GridPage(suite, load_results(results))
     parts = [PAGE.read_text(encoding="utf-8").partition("\n![")[0].strip()]
-    for number, plate in enumerate(sheet.long_streams.plates(), 1):
+    pictures = (plate for part in sheet.parts for plate in part.plates())
+    for number, plate in enumerate(pictures, 1):
         name = f"m2d2-{number}.svg"
         files.write_text(PAGE.parent / name, standalone(plate))
         parts.append(f"![{plate.caption}]({name})\n\n{plate.caption}")

@@ -85,5 +85,5 @@ def grid_part(name: str) -> Callable[[_Make], _Make]:
 
 
 def parts_of(shown: GridContents) -> list[GridPart]:
-    """Return the registered parts that apply to a grid."""
-    return [part for make in PARTS.values() if (part := make(shown)) is not None]
+    """Return the registered parts that apply to a grid, by name: modules may be imported in any order."""
+    return [part for _, make in sorted(PARTS.items()) if (part := make(shown)) is not None]
