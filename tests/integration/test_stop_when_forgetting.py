@@ -13,11 +13,13 @@ import torch
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe, tensors
 
 import tiny
+from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError
 from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.learner import ContinualLearner
 from everlearn.report.run_results import RunResults
+from everlearn.report.run_tables import stage_table
 from everlearn.run.forgetting_guard import ForgettingGuard, worse
 from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
@@ -126,6 +128,20 @@ def test_what_was_taken_back_is_counted_as_spent(tmp_path: Path, drift: dict[int
     assert results.cost.stages[0].tokens == first_beyond * per_step
     # What the page draws shows why the domain ended.
     assert max(curve(stopped.folder(), 1, "general")) == first_beyond
+
+
+def test_the_page_says_where_a_domain_ended(tmp_path: Path, drift: dict[int, float]) -> None:
+    bound = sorted(drift.values())[STEPS // 2]
+    stopped = made(tmp_path, {"general": bound, "every": 1}, domains=("first",))
+    kept = ContinualLearner(stopped).run().cost.stages[0].steps
+    table = stage_table("run", read_run(stopped.folder()))
+    assert table is not None
+    steps = table.rows[0][1][table.header.index("Steps") - 1]
+    assert (steps.text, steps.detail) == (str(kept), f"of {STEPS}")
+    assert "of those planned" in table.caption
+    free = stage_table("run", read_run(tmp_path / "free"))
+    assert free is not None
+    assert free.caption == ""
 
 
 def test_without_bounds_a_domain_ends_where_its_own_text_is_predicted_best(tmp_path: Path) -> None:

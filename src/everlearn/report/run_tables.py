@@ -83,16 +83,21 @@ def _mean(values: list[float | None]) -> float | None:
 
 def stage_table(label: str, run: Run) -> Table | None:
     """Make a table of the cost of each stage of a run."""
-    rows = []
+    rows, ended = [], False
     for stage in run.cost.get("stages") or []:
         seen = {
             key: number(stage.get(key)) for key in ("seconds", "tokens", "steps", "tokens_per_second", "final_loss")
         }
         cells = [TableCell(fmt.duration(seen["seconds"]), order=seen["seconds"])]
-        cells += [TableCell(fmt.whole(seen[key])) for key in ("tokens", "steps", "tokens_per_second")]
+        planned = number(stage.get("planned_steps"))
+        ended |= planned is not None and planned != seen["steps"]
+        of = f"of {fmt.whole(planned)}" if planned is not None and planned != seen["steps"] else ""
+        cells += [TableCell(fmt.whole(seen["tokens"])), TableCell(fmt.whole(seen["steps"]), of)]
+        cells.append(TableCell(fmt.whole(seen["tokens_per_second"])))
         rows.append((str(stage.get("domain")), (*cells, TableCell(fmt.fixed(seen["final_loss"])))))
     header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
-    return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
+    caption = "Steps: those whose weights a domain ended with, of those planned (`stop`); the notes say why." * ended
+    return Table(f"{label}: each stage", header, tuple(rows), caption) if rows else None
 
 
 def mixture_table(label: str, run: Run) -> Table | None:
