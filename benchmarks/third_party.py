@@ -53,7 +53,7 @@ COMMANDS = (
     ("everlearn analyse norms runs/first", "the analysis"),
     ("everlearn inspect phi --json | grep kind", "the architecture"),
     ("everlearn sweep recipe.yaml --methods sequential,near_base --set train.max_steps=2 --quiet", "a grid of it"),
-    ("everlearn bench weather --methods sequential,near_base --seeds 1 --quiet", "the suite"),
+    ("everlearn bench weather --methods sequential,near_base --seeds 0 --quiet", "the suite"),
     ("everlearn hello --name you", "the command"),
     ("python -m pip uninstall --yes --quiet everlearn-example", "without it again"),
     ("everlearn methods near_base", "what is said then"),

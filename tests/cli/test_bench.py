@@ -27,7 +27,7 @@ def suite(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> TinySuite:
 
 def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> None:
     (everlearn.folder / "tiny.yaml").write_text("train: {max_steps: 1}\n")
-    words = ("bench", "tiny", "--methods", "NCL,none", "--seeds", "1", "--settings", "tiny.yaml", "--json")
+    words = ("bench", "tiny", "--methods", "NCL,none", "--seeds", "0", "--settings", "tiny.yaml", "--json")
     first = everlearn(*words)
     assert first.code == 0, first.err
     value = json.loads(first.out)
@@ -41,13 +41,13 @@ def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> N
     assert "Learning" not in again.err
     assert "All 2 cells are measured." in again.out
     everlearn.fails(
-        *("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--budget", "199"), says=("other settings", "--results")
+        *("bench", "tiny", "--methods", "ncl", "--seeds", "0", "--budget", "199"), says=("other settings", "--results")
     )
 
 
 def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
     everlearn.fails("bench", "tiny", "--show", says=("no result yet",))
-    everlearn("bench", "tiny", "--methods", "none", "--seeds", "1")
+    everlearn("bench", "tiny", "--methods", "none", "--seeds", "0")
     shown = everlearn("bench", "tiny", "--show", "-o", "table.md", "-o", "table.tex")
     assert shown.code == 0
     assert "No adaptation" in shown.out
@@ -64,7 +64,7 @@ def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
 
 
 def test_a_part_of_the_results_does_not_replace_the_page_of_all(everlearn: Project, suite: TinySuite) -> None:
-    everlearn("bench", "tiny", "--methods", "none,constant", "--seeds", "1")
+    everlearn("bench", "tiny", "--methods", "none,constant", "--seeds", "0")
     index = everlearn.folder / "bench/tiny/index.html"
     whole = index.read_text()
     assert "Most frequent label" in whole
@@ -88,7 +88,7 @@ def test_a_part_of_the_results_does_not_replace_the_page_of_all(everlearn: Proje
 
 
 def test_the_reference_needs_no_row(everlearn: Project, suite: TinySuite) -> None:
-    everlearn("bench", "tiny", "--methods", "none,constant", "--seeds", "1")
+    everlearn("bench", "tiny", "--methods", "none,constant", "--seeds", "0")
     for words in (("--reference", "none"), ()):
         shown = everlearn("bench", "tiny", "--show", "--methods", "constant", *words, "--json")
         assert shown.code == 0, shown.err
@@ -101,7 +101,7 @@ def test_the_reference_needs_no_row(everlearn: Project, suite: TinySuite) -> Non
 def test_results_that_nobody_may_write_to_are_shown(
     everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everlearn("bench", "tiny", "--methods", "constant", "--seeds", "1")
+    everlearn("bench", "tiny", "--methods", "constant", "--seeds", "0")
 
     def forbidden(path: Path, text: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system", f"{path}.partial")
@@ -187,11 +187,11 @@ def test_one_failed_cell_ends_with_code_1(
         raise RuntimeError("no electricity")
 
     monkeypatch.setattr(ContinualLearner, "train_stage", broken)
-    outcome = everlearn("bench", "tiny", "--methods", "ncl,none", "--seeds", "1")
+    outcome = everlearn("bench", "tiny", "--methods", "ncl,none", "--seeds", "0")
     assert outcome.code == 1
     assert "RuntimeError: no electricity" in outcome.out
     assert "1 of 2 cells is measured; failed: sequential-order0-seed0." in " ".join(outcome.out.split())
-    alone = everlearn("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--results", "other", "--json")
+    alone = everlearn("bench", "tiny", "--methods", "ncl", "--seeds", "0", "--results", "other", "--json")
     assert alone.code == 1
     assert json.loads(alone.out)["cells"][0]["reason"] == "RuntimeError: no electricity"
 

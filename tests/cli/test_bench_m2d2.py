@@ -32,7 +32,7 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
     (folder / "mine.txt").write_text("cases\nnotes\nstatutes\n")
     settings = SETTINGS.format(order="mine.txt").replace("models", str(everlearn.models / "llama"))
     (folder / "m2d2.yaml").write_text(settings)
-    words = ("bench", "m2d2", "--methods", "sequential", "--seeds", "1", "--data", "own", "--settings", "m2d2.yaml")
+    words = ("bench", "m2d2", "--methods", "sequential", "--seeds", "0", "--data", "own", "--settings", "m2d2.yaml")
     made = everlearn(*words, "--orders", "swapped,file", "--json")
     assert made.code == 0, made.err
     assert {cell["state"] for cell in json.loads(made.out)["cells"]} == {"done"}

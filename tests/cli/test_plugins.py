@@ -79,7 +79,7 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
             "1",
             "-q",
         ],
-        [*bench, "evaluation.blocks=4", "suite.sentences=90", "--settings", "settings.yaml", "--seeds", "1", "-q"],
+        [*bench, "evaluation.blocks=4", "suite.sentences=90", "--settings", "settings.yaml", "--seeds", "0", "-q"],
         ["hello", "--name", "you"],
         ["--help"],
         ["analyse", "--help"],

@@ -47,7 +47,7 @@ def command(
             "`random-1`, `file`); default: its first one."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds: 0, 1, …")] = 3,
+    seeds: Annotated[str, typer.Option(help="Seeds separated by commas.")] = "0,1,2",
     budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per domain, for every method.")] = None,
     data: Annotated[
         Path | None,
@@ -93,7 +93,7 @@ def command(
 ) -> None:
     """Run the missing combinations of methods, orders and seeds on a suite, and show all of them in one table."""
     from everlearn.errors import RecipeError
-    from everlearn.grid import Grid, load_results, resolve
+    from everlearn.grid import Grid, load_results, read_seeds, resolve
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.writable import check_place
     from everlearn_bench.claims.page import write_claims
@@ -137,7 +137,7 @@ def command(
             chosen,
             entries,
             _numbers(orders, chosen) if orders is not None else [min(chosen.orders)],
-            range(seeds),
+            read_seeds(seeds),
             place,
             working,
             keep=keep,

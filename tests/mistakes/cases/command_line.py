@@ -186,9 +186,9 @@ CASES = [
         says=("s.yaml",),
     ),
     Case(
-        "runs a suite with a seed of 0",
-        command=("bench", "docs", "--methods", "das", "--seeds", "0"),
-        says=("--seeds", "1"),
+        "runs a suite with a seed that is a word",
+        command=("bench", "docs", "--methods", "das", "--seeds", "two"),
+        says=("`--seeds` is 'two'", "1,2,3"),
     ),
     Case("runs a suite without methods", command=("bench", "docs"), says=("--methods",)),
 ]
