@@ -97,7 +97,7 @@ class Project:
         assert "Traceback" not in outcome.err
         sentence = next(line for line in outcome.err.splitlines() if line.startswith("Error: "))
         for part in says:
-            assert part in sentence
+            assert part in sentence, sentence
         return outcome
 
 

@@ -10,7 +10,8 @@ import pytest
 from cli_project import Project
 from everlearn.errors import RecipeError
 from everlearn.evaluation import text_cell
-from everlearn.grid import read_orders
+from everlearn.grid import load_results, read_orders
+from everlearn.grid.arrangements import ALONE
 
 
 def lines(path) -> list[str]:
@@ -23,19 +24,19 @@ def test_all_scenarios_learn_from_equally_many_tokens(everlearn: Project) -> Non
     everlearn.recipe["evaluation"]["samples"] = 0
     shown = everlearn("sweep", "recipe.yaml", "--methods", "scenarios", "-q", "--json")
     assert shown.code == 0, shown.err
-    cells = {path.stem: json.loads(path.read_text()) for path in (everlearn.folder / "sweep" / "first").glob("*.json")}
+    cells = {cell.name: cell for cell in load_results(everlearn.folder / "sweep" / "first")}
     assert {name.split("-")[0] for name in cells} == {"none", "separate", "sequential", "cumulative", "pool", "merged"}
-    tokens = {name: cell["tokens"] for name, cell in cells.items() if cell["entry"] != "none"}
+    tokens = {name: cell.tokens for name, cell in cells.items() if cell.grid.row != "none"}
     assert len(set(tokens.values())) == 1, tokens
-    plain, both = cells["sequential-order0-seed0"], cells["cumulative-order0-seed0"]
-    assert plain["matrix"]["values"][1] == both["matrix"]["values"][1], "the first domain is learnt in the same way"
-    assert plain["matrix"]["values"][2] != both["matrix"]["values"][2]
-    assert plain["matrix"]["values"][0] == both["matrix"]["values"][0], "scored on the same text"
-    assert (plain["old_data"], both["old_data"]) == (False, True)
-    final = {name: [cell["bits_per_byte"][d]["final"] for d in "ab"] for name, cell in cells.items()}
-    assert len({tuple(each) for each in final.values()}) == 6
-    alone, merged = cells["separate-seed0"], cells["merged-seed0"]
-    learnt = [{d: cell["bits_per_byte"][d]["learnt"] for d in "ab"} for cell in (alone, merged)]
+    scores = {name: cell.matrices["bits_per_byte"] for name, cell in cells.items()}
+    plain, both = (scores[f"{name}-order0-seed0"].values for name in ("sequential", "cumulative"))
+    assert plain[1] == both[1], "the first domain is learnt in the same way"
+    assert plain[2] != both[2]
+    assert plain[0] == both[0], "scored on the same text"
+    assert [cells[f"{name}-order0-seed0"].grid.old_data for name in ("sequential", "cumulative")] == [False, True]
+    assert len({tuple(table.values[-1][table.columns.index(d)] for d in "ab") for table in scores.values()}) == 6
+    alone, merged = (scores[f"{name}-seed0"].estimates() for name in ("separate", "merged"))
+    learnt = [[table[ALONE, d].value for d in "ab"] for table in (alone, merged)]
     assert learnt[0] == learnt[1], "what is averaged are the models of one domain each"
 
     runs = everlearn.folder / "runs" / "sweep-first"

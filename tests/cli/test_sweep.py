@@ -98,7 +98,7 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
 
     # a changed recipe is another table
     everlearn.recipe["train"] |= {"max_steps": 2}
-    everlearn.fails(*WORDS, says=("other settings (`recipe.train`", "--results"))
+    everlearn.fails(*WORDS, says=("other settings (`train.max_steps`: 1 there, 2 here)", "--results"))
     everlearn.recipe["train"] |= {"max_steps": 1}
     everlearn.recipe["method"]["samples"] = 5
     everlearn.fails(
