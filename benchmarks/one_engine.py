@@ -32,6 +32,11 @@ both pages take their numbers from the same table of quantities, and intervals a
 
 ## Twenty cases
 
+Synthetic pairs of rows, drawn at random with a fixed seed: in cases 1 to 9 both have all seeds, in 10 to 12 some in
+common, in 13 and 14 one, in 15 and 16 none; in 17 the reference is zero, in 18 both are equal, in 19 values are near
+1e-7, in 20 near 1,000. With two or more common seeds the runs are paired and the others left out; with fewer both rows
+are compared as independent samples.
+
 What a row learns (bits per byte) less what the reference learns, with its 95 % interval. *Before*: the percentile
 bootstrap over runs that tables of grids had, over the seeds that both have; for few runs it is far too narrow
 ([how often it holds](intervals.md)).
@@ -55,8 +60,9 @@ bootstrap over runs that tables of grids had, over the seeds that both have; for
 ## Committed pages
 
 The cells under `benchmarks/` were converted by `benchmarks/convert_cells.py`. Every number of every cell is the same to
-12 digits, and every page that is made of them the same byte for byte. In JSON and CSV there are more numbers: what is
-held at the end, and of `six-domains` macro-F1, backward transfer and the accuracy right after learning, which follow
+12 digits, and every page that is made of them was the same byte for byte: their intervals had
+been corrected before. In JSON and CSV there are more numbers: what is held at the end, and of `six-domains` macro-F1,
+backward transfer and the accuracy right after learning, which follow
 from scores that the cells had.
 """
 

@@ -65,11 +65,7 @@ class Result:
 def options(methods: list[dict[str, Any]]) -> str:
     """Return what a trial's methods have beside their names, in words."""
     return "; ".join(
-        ", ".join(
-            f"{key} {value}"
-            for key, value in method.items()
-            if key in ("strength", "follow", "alpha", "anchor", "r", "share", "threshold", "general")
-        )
+        ", ".join(f"{key} {value}" for key, value in method.items() if key not in ("name", "normalise", "samples"))
         for method in methods
     )
 
@@ -89,17 +85,18 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
         "Plain training",
         header,
         tuple(
-            (f"{one.learning_rate:.2g}" + (" (best at the end)" if one == best else ""), _cells(one)) for one in plain
+            (f"{one.learning_rate:.1e}" + (" (best at the end)" if one == best else ""), _cells(one)) for one in plain
         ),
-        "Bits per byte; one seed.",
+        "Bits per byte; one seed. Negative drift: general text is predicted better."
+        + (" The best rate is the lowest one tried: a lower one may be better still." if best == plain[0] else ""),
     )
     others = [result for result in results if result.row != "plain"]
     others.sort(key=lambda result: (result.row != "recommended", result.row in OLD_TEXT, result.row, result.number))
     rows = tuple(
         (
-            f"{one.row}, trial {one.number}",
+            f"{'recommended (MAS)' if one.row == 'recommended' else one.row}, trial {one.number}",
             (
-                TableCell(f"{one.learning_rate:.2g}"),
+                TableCell(f"{one.learning_rate:.1e}"),
                 TableCell(one.options),
                 TableCell(str(one.steps)),
                 *_cells(one),
@@ -112,10 +109,11 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
         "Trials",
         ("Row", "Learning rate", "Settings", "Steps", *header[1:], "Distance from the aim ↓"),
         rows,
-        f"Distance from the aim: √(a² + b² + c²) of what is missing to {LEARNT:.0%} of plain training's learning at "
-        f"{best.learning_rate:.2g}, of the forgetting beyond {FORGOTTEN:.0%} of its forgetting, and of the drift "
-        f"beyond {DRIFT} bits per byte in tenths of a bit. The recommended row is a single trial that was fixed in "
-        "advance. Other rows get eight trials each; the best of them is biased upwards.",
+        f"Distance from the aim: √(a² + b² + c²), with plain training at {best.learning_rate:.1e} as reference. a: how "
+        f"far learning falls short of {LEARNT:.0%} of the reference, as a share of it; b: forgetting beyond "
+        f"{FORGOTTEN:.0%} of the reference's, as a share of it; c: (drift − {DRIFT} bits per byte) / 0.1; each at "
+        "least 0. Importance is divided by its mean. The recommended row is a single trial that was fixed in advance. "
+        "Other rows will get eight trials each; the best of eight is an optimistic estimate.",
     )
     return [curve, trials]
 
