@@ -147,7 +147,7 @@ def test_the_learnt_balance_descends_on_the_losses_of_the_whole_step_and_is_boun
             batch = {n: v[rows] for n, v in next(protection.stage.batches(4)).items()}
             outputs, extra = protection.forward(model.eval(), batch)
             new, labels = new + float(outputs.losses.detach().sum()), labels + int(outputs.items)
-            kept.append(float(extra["multi_task_adaptation/distillation"]) / method.ratio)
+            kept.append(float(extra["multi_task_adaptation/distillation"].detach()) / method.ratio)
         method.after_step(protection.stage)
         s[0] -= 0.5 * (1 - math.exp(-s[0]) * new / labels)
         s[1] -= 0.5 * (1 - math.exp(-s[1]) * sum(kept) / 2)
