@@ -269,4 +269,4 @@ def test_keys_without_effect_are_refused(key: dict[str, Any]) -> None:
 def test_init_finds_chats(tmp_path: Path) -> None:
     found = probe(str(written(tmp_path)), "--domain")
     assert found.columns.keys == {"messages_column": "messages"}
-    assert found.answers
+    assert found.columns.answers

@@ -65,11 +65,6 @@ class Probe:
     glued: bool = False
 
     @property
-    def answers(self) -> bool:
-        """Whether only answers are learnt."""
-        return self.columns.target_column is not None or self.columns.messages_column is not None
-
-    @property
     def english(self) -> bool:
         """Whether the sample looks English, by its share of function words."""
         words = _WORD.findall(" ".join(self.sample).lower())

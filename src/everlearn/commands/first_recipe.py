@@ -119,7 +119,7 @@ def first_recipe(
         asked = ModelProbe(model)
         task = asked.task(task)
     probes, known = _probes(domains or {}, general, task, asked)
-    examples = any(each.answers for each in probes.values()) if probes else task == "sft"
+    examples = any(each.columns.answers for each in probes.values()) if probes else task == "sft"
     sizing = Sizing(asked, probes.values(), known)
     for name, each in probes.items():
         sizing.check(each, f"--domain {name}")
@@ -174,7 +174,7 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
         return [{"name": name, "path": path, **columns} for name, path in EXAMPLE_DOMAINS.items()]
     listed = []
     for number, (name, probe) in enumerate(probes.items()):
-        domain: dict[str, Any] = {"name": name, "path": probe.path, **_columns(probe)}
+        domain: dict[str, Any] = {"name": name, "path": probe.path, **probe.columns.keys}
         passes, steps = sizing.passes, sizing.steps(probe)
         listed.append(domain)
         more = "" if probe.complete else "more than "
@@ -207,7 +207,7 @@ def _general(
 ) -> tuple[dict[str, Any], str]:
     """Return the general text, and its comment."""
     if path is not None:
-        columns = {} if known is None else _columns(known)
+        columns = {} if known is None else known.columns.keys
         return {"path": path, **columns}, "what the model knew before: it is protected, and its drift measured"
     if not probes:
         return {"path": EXAMPLE_GENERAL}, "edit: text like the model's own, to protect and measure"
@@ -223,7 +223,7 @@ def _general(
 
 def _rate_note(probes: Mapping[str, Probe], model: ModelProbe | None) -> str | None:
     """Say that one rate is written where some domains are text and others prompts and answers."""
-    text = [name for name, probe in probes.items() if not probe.answers]
+    text = [name for name, probe in probes.items() if not probe.columns.answers]
     if model is None or not text or len(text) == len(probes):
         return None
     rates = (learning_rate(model.kind, model.parameters, examples=examples) for examples in (True, False))
@@ -282,11 +282,6 @@ def _check_names(domains: Mapping[str, str]) -> None:
             raise RecipeError(f"`--domain {name}=…`: the name is taken by a row or column of tables; choose another.")
         if (other := seen.setdefault(name.lower(), name)) != name:
             raise RecipeError(f"`--domain` has the names '{other}' and '{name}'; they must differ in more than case.")
-
-
-def _columns(probe: Probe) -> dict[str, str]:
-    """Return the columns that a recipe must name."""
-    return probe.columns.keys
 
 
 def _tokens(tokens: float) -> str:

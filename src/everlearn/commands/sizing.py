@@ -49,7 +49,7 @@ class Sizing:
         self.model = model
         self._per_byte = {probe: self._tokens_per_byte(probe) for probe in probes}
         self.alone = model is not None and model.kind == "encoder-decoder"
-        self.needed = max((self._longest_example(probe) for probe in probes if probe.answers), default=0)
+        self.needed = max((self._longest_example(probe) for probe in probes if probe.columns.answers), default=0)
         longest = (model.longest if model else None) or LONGEST_EXAMPLE
         size = min(LONGEST_ROW, longest)
         if self.needed:
@@ -94,7 +94,7 @@ class Sizing:
         held_out = self._held_out(probe)
         if self.model is None or held_out >= self.block_size:
             return
-        if probe.answers:
+        if probe.columns.answers:
             few = f"{count(probe.documents, 'example')}, of which none is"
         else:
             few = f"{count(probe.documents, 'document')}, of which {count(held_out, 'token')} {be(held_out)}"
@@ -105,7 +105,7 @@ class Sizing:
 
     def _held_out(self, probe: Probe) -> float:
         """Return the tokens of a corpus' held-out text; infinity where they fill a row in any case, as examples do."""
-        if probe.held_out is None or (probe.answers and probe.held_out):
+        if probe.held_out is None or (probe.columns.answers and probe.held_out):
             return math.inf
         if self.model is None:
             return math.floor(sum(len(text.encode()) for text in probe.held_out) / BYTES_PER_TOKEN)

@@ -49,6 +49,11 @@ class Columns(NamedTuple):
     messages_column: str | None = None
 
     @property
+    def answers(self) -> bool:
+        """Whether only answers are learnt, or what an assistant says."""
+        return self.target_column is not None or self.messages_column is not None
+
+    @property
     def keys(self) -> dict[str, str]:
         """The keys that a recipe must name."""
         if self.messages_column is not None:
@@ -71,8 +76,9 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
     rows = first_rows(path, key)
     if not rows:  # the reader reports that it is empty
         return Corpus(path=path)
-    text, target, chats = choose_columns(rows, path, None)
-    if target is not None or chats is not None:
+    columns = choose_columns(rows, path, None)
+    text, target, chats = columns
+    if columns.answers:
         what = f"chats ('{chats}')" if chats is not None else f"prompts ('{text}') and answers ('{target}')"
         raise DataError(f"`{key}`: {path} holds {what}, and plain text is needed here. Name another file, or {remedy}.")
     return Corpus(path=path, text_column=text)
