@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 
 import tiny
 from everlearn.config.recipe import Recipe
+from everlearn.data.packing import IGNORED
 from everlearn.learner import ContinualLearner
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -36,6 +40,43 @@ def made(folder: Path, **keys: Any) -> Recipe:
     path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats), encoding="utf-8")
     first = {"name": "chats", "path": str(path), "messages_column": "messages", "validation": 0.2, **keys}
     return built.changed(domains=[first, built.domains[0].model_dump(mode="json")])
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_one_domain_has_chats_and_plain_text(tmp_path: Path, streaming: bool) -> None:
+    built = made(tmp_path)
+    chats, text = (domain.model_dump(mode="json") for domain in built.domains)
+    shares = {"chats": 3, "text": 1}
+    forms = ({"path": chats["path"], "messages_column": "messages"}, {"path": text["path"]})
+    sources = [{**form, "weight": shares[name]} for name, form in zip(shares, forms, strict=True)]
+    both = {"name": "both", "sources": sources, "validation": 0.2, "streaming": streaming}
+    learner = ContinualLearner(built.changed(domains=[both]))
+    results = learner.run()
+    mixture = json.loads((learner.folder.stage(1, "both") / "stage.json").read_text())["mixture"]
+    assert [part["asked"] for part in mixture] == [0.75, 0.25]
+    rows = sum(part["tokens"] for part in mixture) // learner.setting().block_size
+    for part in mixture:
+        assert abs(part["realised"] - part["asked"]) * rows <= 1
+    task = learner.scorer().held_out("both")
+    blocks, tokenizer = task.held_out.blocks, learner.setting().tokenizer
+    model = learner.model_after(1).double().eval()
+    widths = task.held_out.rows["bytes_per_token"]
+    nats = size = 0.0
+    texts = []
+    for block, width in zip(blocks.take(range(len(blocks))), widths, strict=True):
+        for segment in np.unique(block["segments"]):
+            at = block["segments"] == segment
+            ids, own = (torch.from_numpy(block[key][at].astype(np.int64))[None] for key in ("input_ids", "labels"))
+            if count := int((own[:, 1:] != IGNORED).sum()):
+                nats += float(model(input_ids=ids, labels=own).loss.detach()) * count
+                size += count * width
+                texts.append(tokenizer.decode(own[own != IGNORED]))
+    score = results.matrices["bits_per_byte"].estimates()["both", "both"].value
+    assert score == pytest.approx(nats / math.log(2) / size, rel=1e-4)
+    lines = Path(chats["path"]).read_text().splitlines()
+    turns = [message["content"] for line in lines for message in json.loads(line)["messages"]]
+    assert any(turn in text for text in texts for turn in turns[1::2]), "the assistant's turns are learnt"
+    assert not any(turn in text for text in texts for turn in turns[::2]), "the user's are not"
 
 
 @pytest.mark.parametrize("streaming", [False, True])

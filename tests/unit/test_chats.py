@@ -260,6 +260,27 @@ def test_sources_of_both_forms_make_one_domain() -> None:
     assert domain.answers
 
 
+def test_plain_text_stands_beside_answers_in_a_decoder_only(tmp_path: Path) -> None:
+    path = tmp_path / "plain.txt"
+    path.write_text("\n".join(tiny.texts(60, seed=2)), encoding="utf-8")
+    sources = [{"path": str(written(tmp_path))}, {"path": str(path), "messages_column": None, "text_column": "text"}]
+    domain = Domain(name="a", sources=sources, messages_column="messages", validation=0.3)
+    assert [part.beside_answers for part in domain.parts] == [False, True]
+    prepared = prepare(domain, tokenizer(), "decoder", 32, seed=0, cache=tmp_path)
+    alone = prepare(domain.parts[1].model_copy(), tokenizer(), "decoder", 32, seed=0, cache=tmp_path)
+    assert prepared.validation is not None
+    assert set(prepared.validation.arrays) == {"input_ids", "segments", "labels"}
+    learnt = [
+        row["labels"][row["labels"] != IGNORED] for row in prepared.validation.take(range(len(prepared.validation)))
+    ]
+    read = sum(len(tokenizer().decode(row, skip_special_tokens=True).encode()) for row in learnt)
+    assert prepared.bytes_per_token == pytest.approx(read / sum(map(len, learnt)), rel=0.05)
+    plain = next(alone.train)
+    assert plain["labels"].tolist() == plain["input_ids"].tolist()
+    with pytest.raises(DataError, match="Make two domains of them"):
+        prepare(domain.parts[1], tokenizer(), "encoder", 32, seed=0, cache=tmp_path)
+
+
 @pytest.mark.parametrize("key", [{"keep_last": 3}, {"text_column": "body"}])
 def test_keys_without_effect_are_refused(key: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no effect beside `messages_column`"):

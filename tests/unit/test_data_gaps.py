@@ -261,7 +261,6 @@ def test_a_held_out_file_is_that_of_the_whole_domain(tmp_path):
         ({}, "needs a `path`, or `sources`"),
         ({"path": "a", "sources": [{"path": "b"}]}, "both `path` and `sources`"),
         ({"sources": [{"path": "b"}], "max_documents": 5}, "`max_documents` belongs to each"),
-        ({"sources": [{"path": "b"}, {"path": "c", "target_column": "t"}]}, "`target_column`"),
         ({"sources": [{"path": "b", "weight": 0}]}, "greater than 0"),
         ({"sources": [{"path": "b", "weight": float("nan")}]}, "finite"),
     ],

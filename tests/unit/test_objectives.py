@@ -116,10 +116,15 @@ def test_a_masked_model_predicts_all_of_an_answer_from_its_own_prompt(architectu
     torch.testing.assert_close(losses[3:].sum(1), objective.forward(model, alone).losses.sum(1), rtol=1e-5, atol=1e-5)
 
 
-def test_examples_of_a_masked_model_are_isolated() -> None:
-    model = tiny.model("roberta")
+@pytest.mark.parametrize("architecture", ["roberta", "llama"])
+def test_examples_are_isolated(architecture: str) -> None:
+    model = tiny.model(architecture)
     with pytest.raises(RecipeError, match="would read the prompts and answers of other examples"):
-        make_objective("masked", model, tiny.tokenizer(), isolate=False, examples=True)
+        make_objective(None, model, tiny.tokenizer(), isolate=False, examples=True)
+
+
+def test_plain_rows_of_an_encoder_are_not_isolated_unless_asked() -> None:
+    model = tiny.model("roberta")
     assert not make_objective("masked", model, tiny.tokenizer()).isolate  # type: ignore[attr-defined]
 
 
@@ -148,9 +153,10 @@ def test_text_to_text_loss_of_an_encoder_decoder_is_the_models_own(architecture:
     torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, wanted), expected)
 
 
-def test_text_to_text_loss_of_a_causal_model_counts_the_answers_only() -> None:
+@pytest.mark.parametrize("name", ["causal", "text-to-text"])
+def test_a_decoder_learns_the_answers_only(name: str) -> None:
     model = tiny.model("llama")
-    objective = make_objective("text-to-text", model, tiny.tokenizer())
+    objective = make_objective(name, model, tiny.tokenizer(), examples=True)
     rows = blocks(3)
     for row in rows:
         answer = (np.arange(S) % 7) > 4
@@ -164,10 +170,16 @@ def test_text_to_text_loss_of_a_causal_model_counts_the_answers_only() -> None:
             labels = torch.from_numpy(row["labels"][at].astype(np.int64))[None]
             wanted = int((labels[:, 1:] != IGNORE).sum())
             if wanted:
-                total += float(model(input_ids=ids, labels=labels).loss) * wanted
+                total += float(model(input_ids=ids, labels=labels).loss.detach()) * wanted
                 count += wanted
     assert objective.items(batch).sum() == count
-    assert float(objective.forward(model, batch).loss) == pytest.approx(total / count, rel=1e-5)
+    assert float(objective.forward(model, batch).loss.detach()) == pytest.approx(total / count, rel=1e-5)
+    # Plain rows beside them (another domain's, replayed or general text) are learnt as they would be alone.
+    plain = make_objective("causal", model, tiny.tokenizer()).collate(blocks(2, seed=3), [3, 4])
+    mixed = objective.collate([*rows, *blocks(2, seed=3)], range(5))
+    losses = objective.forward(model, mixed).losses[3:].sum(1)
+    expected = torch.where(plain["labels"] == IGNORE, 0, objective.forward(model, plain).losses).sum(1)
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "gpt2", "t5"])
@@ -330,7 +342,7 @@ def test_a_row_of_special_tokens_has_no_label() -> None:
     batch = Masked(tokenizer).collate([row], [0])
     assert (batch["labels"] == IGNORE).all()
     model = tiny.model("roberta")
-    assert float(make_objective("masked", model, tokenizer).forward(model, batch).loss) == 0
+    assert float(make_objective("masked", model, tokenizer).forward(model, batch).loss.detach()) == 0
 
 
 def test_what_does_not_fit_is_refused_with_a_sentence() -> None:

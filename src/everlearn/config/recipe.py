@@ -75,7 +75,7 @@ class Evaluation(Options):
     stride: int | None = Field(default=None, ge=1)
     """Score held-out text of a causal model in overlapping windows of `data.block_size` tokens that advance by this
     number of tokens: each token is scored once, with the tokens before it as context. A window costs as much as a block
-    and scores `stride` tokens. By default blocks do not overlap."""
+    and scores `stride` tokens. By default blocks do not overlap; those of a domain with answers never do."""
     content: int | None = Field(default=None, ge=0)
     """Also compute the loss over content tokens: without this number of most frequent types of each held-out set, and
     without tokens that have no letter or digit (100 is a good number). By default only over all tokens."""
@@ -197,7 +197,8 @@ class Recipe(Options):
     method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(named_methods)] = ({"name": PLAIN},)
     """Name of a method, a mapping of `name` and options, or a list of methods to combine."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
-    """The training objective; by default that of the kind of model."""
+    """The training objective; by default that of the kind of model. Of a domain with answers (`target_column`,
+    `messages_column`) only these are learnt, whatever the objective."""
     general: General | None = None
     """General text: its drift is measured, and `replay` can mix it in."""
     end_tasks: Annotated[tuple[SerializeAsAny[TaskConfig], ...], BeforeValidator(_tasks)] = ()

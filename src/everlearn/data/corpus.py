@@ -87,6 +87,7 @@ class Corpus(Reads):
     """Read no more than the first so many documents."""
     documents: Literal["line", "file"] = "line"
     """Whether a line or a whole file is one document; for txt, md and rst."""
+    _beside_answers: bool = PrivateAttr(default=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -100,6 +101,11 @@ class Corpus(Reads):
     def answers(self) -> bool:
         """Whether only a part of each document is learnt: an answer, or what an assistant says."""
         return self.target_column is not None or self.messages_column is not None
+
+    @property
+    def beside_answers(self) -> bool:
+        """Whether this is plain text in a domain of which other sources have answers, so that its rows have labels."""
+        return self._beside_answers
 
     @field_validator("text_column", "target_column")
     @classmethod
@@ -181,16 +187,11 @@ class Domain(Corpus):
             for key in ("subset", "split", "revision", "max_documents", "shuffle_buffer"):
                 if getattr(self, key) != fields[key].default:
                     raise ValueError(f"domain '{self.name}' has `sources`: `{key}` belongs to each of them")
-            if len({source.answers for source in self.sources}) > 1:
-                raise ValueError(
-                    f"the sources of domain '{self.name}' must all have answers (`target_column`, `messages_column`), "
-                    "or none of them"
-                )
         return self
 
     @property
     def answers(self) -> bool:
-        """Whether only a part of each document is learnt, in its sources too."""
+        """Whether only a part of some document is learnt, in its sources too."""
         return any(source.answers for source in self.sources) or super().answers
 
     @property
@@ -207,6 +208,7 @@ class Domain(Corpus):
             options = source.model_dump(exclude={"weight"})
             made.append(Domain(name=f"{self.name}.{name}", validation=held_out, **options))
             made[-1].limited(self.limits)
+            made[-1]._beside_answers = self.answers and not source.answers
         return tuple(made)
 
     @property

@@ -95,11 +95,17 @@ class TextPacker:
     """Concatenates documents and cuts the tokens into blocks of one size; what is left at the end is dropped.
 
     A document that does not end in its block goes on in the next one, as that block's segment 0.
+
+    Args:
+        encoder: of the model.
+        block_size: tokens in a block.
+        labelled: whether each block says that all of it is learnt, as blocks with answers say what is.
     """
 
-    def __init__(self, encoder: Encoder, block_size: int) -> None:
+    def __init__(self, encoder: Encoder, block_size: int, *, labelled: bool = False) -> None:
         self.encoder = encoder
         self.block_size = block_size
+        self.labelled = labelled
         self.count = Count()
         self._ids: list[np.ndarray] = []
         self._documents: list[np.ndarray] = []
@@ -137,7 +143,8 @@ class TextPacker:
         changes = np.diff(inside, axis=1, prepend=inside[:, :1]) != 0
         segments = np.cumsum(changes, axis=1, dtype=np.int32)
         # Copies: a view would keep the whole lot in memory for as long as one of its blocks lives.
-        return [{"input_ids": rows[i].copy(), "segments": segments[i].copy()} for i in range(len(rows))]
+        blocks = [{"input_ids": rows[i].copy(), "segments": segments[i].copy()} for i in range(len(rows))]
+        return [{**block, "labels": block["input_ids"]} for block in blocks] if self.labelled else blocks
 
     def finish(self) -> list[Block]:
         """Return nothing: less than a block is left, and it is dropped."""
@@ -358,6 +365,13 @@ def packer_of(
     corpus: Corpus, encoder: Encoder, block_size: int, *, target_size: int | None = None, where: str = "The corpus"
 ) -> Packer:
     """Make the packer of a corpus; see :func:`make_packer`."""
+    if corpus.beside_answers:
+        if encoder.kind != "decoder":
+            raise DataError(
+                f"{where} is plain text, and other sources of its domain have answers: only a decoder learns both in "
+                f"one domain, and this is an {encoder.kind}. Make two domains of them."
+            )
+        return TextPacker(encoder, block_size, labelled=True)
     if corpus.messages_column is None:
         return make_packer(
             encoder,
@@ -378,6 +392,8 @@ def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:
     """Return what a fingerprint must contain besides settings and text: how rows are packed, how chats are written."""
     if corpus.messages_column is not None:
         return (ChatFormat(encoder.tokenizer).fingerprint,)
+    if corpus.beside_answers:
+        return ("labelled",)
     if not corpus.answers or encoder.kind == "encoder-decoder":
         return ()
     return ("one room for all prompts", *(["answers among masks"] if encoder.kind == "encoder" else []))

@@ -17,7 +17,7 @@ from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.mixing import Mixture
-from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, packer_of, version_of
+from everlearn.data.packing import CHUNK, IGNORED, Count, PairPacker, chunks, packer_of, version_of
 from everlearn.data.stored_columns import StoredColumns
 from everlearn.data.streaming import StreamedBlocks, too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder, Kind
@@ -332,7 +332,8 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
         counts = [max(1, int(most * weight)) for _, weight, _ in held]
         chosen = [blocks.take(blocks.order(0)[:count]) for (blocks, _, _), count in zip(held, counts, strict=True)]
         validation = PackedBlocks.from_blocks((block for part in chosen for block in part), seed, f"{name}/validation")
-        width = sum(count * each for count, (_, _, each) in zip(counts, held, strict=True)) / sum(counts)
+        labels = [sum(map(_labels_in, part)) for part in chosen]
+        width = sum(count * each for count, (_, _, each) in zip(labels, held, strict=True)) / sum(labels)
     else:
         width = sum(w * part.bytes_per_token for w, part in zip(weights, parts.values(), strict=True)) / sum(weights)
     return Prepared(
@@ -347,6 +348,11 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
         skipped=sum(part.skipped for part in parts.values()),
         end_held_out=any(part.end_held_out for part in parts.values()),
     )
+
+
+def _labels_in(block: Block) -> int:
+    """Return how many tokens of a block are learnt."""
+    return int((block.get("labels", block["input_ids"]) != IGNORED).sum())
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -26,7 +26,7 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.statistics import Floats, generator
 from everlearn.evaluation.task import Conditions
-from everlearn.model.objectives import Causal, Masked
+from everlearn.model.objectives import Masked
 from everlearn.predictors import Predictor
 from everlearn.predictors.predictor import at_rest, models_of
 
@@ -71,15 +71,13 @@ def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
     """Score every checkpoint that has weights, in up to `contexts` contexts of each held-out set.
 
     Raises:
-        RecipeError: the run learns from prompts and answers rather than running text.
+        RecipeError: a domain has answers, and is no running text.
     """
     scorer = learner.scorer()
     tasks = [scorer.held_out(name) for name in scorer.names()]
     how = scorer.conditions(0)
-    if not isinstance(how.objective, Causal | Masked):
-        raise RecipeError(
-            f"Prediction ranks need running text, but the objective of this run is '{how.objective.name}'."
-        )
+    if answers := [task.name for task in tasks if "labels" in task.held_out.blocks.arrays]:
+        raise RecipeError(f"Prediction ranks need running text, and '{answers[0]}' has answers.")
     own = keywords({task.name: task.held_out.blocks for task in tasks}, how.tokenizer)
     places = {task.name: occurrences(task.held_out.blocks, own[task.name], contexts) for task in tasks}
     labels, rows = [], []

@@ -369,12 +369,17 @@ class Masked(Objective):
 
 @dataclass(frozen=True)
 class Causal(Objective):
-    """Next-token prediction on packed blocks; positions restart with each document, which isolates them exactly."""
+    """Next-token prediction on packed blocks; positions restart with each document, which isolates them exactly.
+
+    A block with labels (prompts with answers, chats) is learnt where it has them.
+    """
 
     name: ClassVar[str] = "causal"
     kinds: ClassVar[frozenset[str]] = frozenset({"decoder"})
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
+        if any("labels" in block for block in blocks):
+            return _where_labelled(blocks)
         ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
         segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
         labels = torch.full_like(ids, IGNORE)
@@ -405,24 +410,13 @@ class TextToText(Objective):
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
         if self.decoder_start is None:
-            return self._packed(blocks)
+            return _where_labelled(blocks)
         pad = self.tokenizer.pad_token_id
         ids = _padded([block["input_ids"] for block in blocks], pad)
         labels = _padded([block["labels"] for block in blocks], IGNORE)
         shifted = labels.new_full(labels.shape, self.decoder_start)
         shifted[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE, pad)
         return {"input_ids": ids, "attention_mask": (ids != pad).long(), "decoder_input_ids": shifted, "labels": labels}
-
-    def _packed(self, blocks: Sequence[Block]) -> Batch:
-        ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
-        segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
-        # A label at t is predicted at t - 1, which must be of the same document.
-        labelled = [
-            np.flatnonzero((block["labels"][1:] != IGNORE) & (np.diff(block["segments"]) == 0)) for block in blocks
-        ]
-        positions = _padded(labelled, 0)
-        labels = _padded([block["labels"][1:][at] for block, at in zip(blocks, labelled, strict=True)], IGNORE)
-        return {"input_ids": ids, "position_ids": _restarting(segments), "positions": positions, "labels": labels}
 
 
 def row_means(losses: Tensor, labels: Tensor) -> Tensor:
@@ -473,10 +467,10 @@ def make_objective(
             "Remove it."
         )
     if name != Masked.name and kind_of(model) == "decoder" and (why := why_not_isolated(model)):
-        if isolate or name == TextToText.name:
+        if isolate or name == TextToText.name or examples:
             what, instead = ("`data.isolate_documents: true`", "Remove it")
-            if name == TextToText.name:
-                what, instead = ("Objective 'text-to-text', which packs examples into rows,", "Train on plain text")
+            if name == TextToText.name or examples:
+                what, instead = ("A domain with answers, which are packed into rows,", "Train on plain text")
             raise ModelError(
                 f"{what} needs documents that do not see each other, which '{type(model).__name__}' cannot do: {why}. "
                 f"{instead}, or choose another `model.path`."
@@ -484,12 +478,12 @@ def make_objective(
         isolate, options["why_shared"] = False, why
     if isolate is not None:
         options["isolate"] = isolate
+    if examples and isolate is False and name != TextToText.name:
+        raise RecipeError(
+            "`data.isolate_documents` is false, but the model would read the prompts and answers of other examples in "
+            "the same row. Remove it."
+        )
     if name == Masked.name:
-        if examples and isolate is False:
-            raise RecipeError(
-                "`data.isolate_documents` is false, but a masked model would read the prompts and answers of other "
-                "examples in the same row. Remove it."
-            )
         options |= {"isolate": True} if examples else {}
         table = next((m for n, m in model.named_modules() if n.endswith("position_embeddings")), None)
         padding = getattr(table, "padding_idx", None)
@@ -516,6 +510,24 @@ def decoder_start(model: nn.Module) -> int:
             "`model.config: {decoder_start_token_id: …}` (in mBART the token of the language that is written)."
         )
     return int(start)
+
+
+def _where_labelled(blocks: Sequence[Block]) -> Batch:
+    """Return a decoder's batch of packed blocks that is learnt where a block has labels; one without, everywhere."""
+    ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
+    segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
+    learnt = [block.get("labels", block["input_ids"])[1:] for block in blocks]
+    # A label at t is predicted at t - 1, which must be of the same document.
+    places = [
+        np.flatnonzero((own != IGNORE) & (np.diff(block["segments"]) == 0))
+        for own, block in zip(learnt, blocks, strict=True)
+    ]
+    return {
+        "input_ids": ids,
+        "position_ids": _restarting(segments),
+        "positions": _padded(places, 0),
+        "labels": _padded([own[at] for own, at in zip(learnt, places, strict=True)], IGNORE),
+    }
 
 
 def _restarting(segments: Tensor) -> Tensor:

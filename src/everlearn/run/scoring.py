@@ -84,7 +84,8 @@ class Scorer:
         blocks: PackedBlocks | Windows = prepared.validation
         format_ = self.run.setting()
         encoder = Encoder(format_.tokenizer, format_.kind)
-        if (stride := self.recipe.evaluation.stride) is not None:
+        stride = self.recipe.evaluation.stride
+        if stride is not None and "labels" not in prepared.validation.arrays:  # answers are scored in their rows
             blocks = Windows(prepared.validation, stride, encoder.end or 0)
         order = np.random.Generator(np.random.PCG64(seed_for("held out", name))).permutation(len(blocks))
         chosen = np.sort(order[: self.recipe.evaluation.blocks])

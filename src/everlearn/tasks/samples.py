@@ -85,9 +85,10 @@ class Samples(HeldOutText):
         probability of each guess (0 for generated text), `truth` [n] that of the true word, `given["text"]` [n] the
         number of the text, and the facts `form` and `shown` the text around each sample.
         """
-        form, choose, ask = _FORMS[type(conditions.objective)]
         order = np.random.Generator(np.random.PCG64(seed_for("samples", self.name)))
         blocks = self.held_out.blocks
+        answered = isinstance(conditions.objective, Causal) and "labels" in blocks.arrays
+        form, choose, ask = _FORMS[TextToText if answered else type(conditions.objective)]
         chosen = order.permutation(len(blocks))[: self.count]
         questions = [choose(block, conditions) for block in blocks.take(np.sort(chosen))]
         questions = [question for question in questions if question.at]
@@ -188,7 +189,10 @@ def _to_go_on_with(block: Block, conditions: Conditions) -> Sample:
 
 
 def _to_answer(block: Block, conditions: Conditions) -> Sample:
-    """Take a prompt, with its answer as the truth; in a row of several examples, the first complete one."""
+    """Take a prompt, with its answer as the truth; in a row of several examples, the first complete one.
+
+    A row of plain text, beside others with answers, is gone on with.
+    """
     labels = block["labels"]
     if "segments" not in block:
         right = labels[labels != IGNORE]
@@ -199,8 +203,11 @@ def _to_answer(block: Block, conditions: Conditions) -> Sample:
         own = np.flatnonzero(segments == segment)
         answered = own[labels[own] != IGNORE]
         if len(answered) and answered[0] > own[0]:
-            return _continued(block, int(own[0]), int(answered[0]), int(answered[-1]) + 1, conditions)
-    return Sample(("", "", ""), block, ())
+            first = answered[answered - answered[0] == np.arange(len(answered))]  # of a chat the first turn
+            return _continued(block, int(own[0]), int(first[0]), int(first[-1]) + 1, conditions)
+    return (
+        _to_go_on_with(block, conditions) if (labels == block["input_ids"]).all() else Sample(("", "", ""), block, ())
+    )
 
 
 def _continued(block: Block, start: int, cut: int, end: int, conditions: Conditions) -> Sample:
