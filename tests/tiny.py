@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
+from collections.abc import Iterable, Iterator
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -14,6 +16,11 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     PreTrainedTokenizerFast,
 )
+
+from everlearn.data.blocks import Block
+from everlearn.data.corpus import Document
+from everlearn.data.packing import make_packer
+from everlearn.data.tokenize import Encoder, Kind
 
 VOCABULARY = 384
 WORDS = [
@@ -125,6 +132,14 @@ ARCHITECTURES: dict[str, tuple[str, dict]] = {
     ),
 }
 _CLASSES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "text-to-text": AutoModelForSeq2SeqLM}
+
+
+def pack(documents: Iterable[Document], size: int, *, kind: Kind, target_size: int | None = None) -> Iterator[Block]:
+    """Blocks of documents, which all have a target or all have none."""
+    documents = list(documents)
+    examples = any(document.target is not None for document in documents)
+    packer = make_packer(Encoder(tokenizer(), kind), size, examples=examples, target_size=target_size)
+    return itertools.chain(packer.feed(documents), packer.finish())
 
 
 def objective_of(architecture: str) -> str:

@@ -20,7 +20,7 @@ from everlearn.data.corpus import Corpus
 from everlearn.data.documents import check_corpus, read_documents
 from everlearn.data.opening import Limits
 from everlearn.errors import EverlearnError
-from everlearn.tasks.labelled import EndTask, check_end_task
+from everlearn.tasks.labelled import EndTask, check_test_apart, read_end_task
 from fuzz.harness import fuzz
 
 LETTERS = "abc xyz,;\"'\t\\{}[]:|#é漢😀\u2028\x0b\x85-0.1eE+nulltrue"
@@ -174,6 +174,8 @@ def test_labels_get_a_sentence(tmp_path: Path) -> None:
             ]
             (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         with contextlib.suppress(EverlearnError):
-            check_end_task(EndTask(name="t", train=str(tmp_path / "train.jsonl"), test=str(tmp_path / "test.jsonl")))
+            task = EndTask(name="t", train=str(tmp_path / "train.jsonl"), test=str(tmp_path / "test.jsonl"))
+            check_test_apart(task)
+            read_end_task(task)
 
     fuzz("labels", 100, case)

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from pydantic import ValidationError
 
 from everlearn.errors import DataError
-from everlearn.tasks.labelled import EndTask, check_end_task, notes_on, read_end_task
+from everlearn.tasks.labelled import EndTask, check_test_apart, notes_on, read_end_task
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
 
@@ -101,7 +101,7 @@ def test_labels_without_training_examples_may_count_as_wrong(tmp_path):
 )
 def test_bad_labels_raise_a_sentence(tmp_path, train, test, words):
     with pytest.raises(DataError, match=words):
-        check_end_task(task(tmp_path, train, test))
+        read_end_task(task(tmp_path, train, test))
 
 
 def test_missing_files_name_their_key(tmp_path):
@@ -156,11 +156,11 @@ def test_testing_on_the_training_part_is_refused_and_on_some_of_it_noted(tmp_pat
     rows = [row(str(i % 2), f"text {i}") for i in range(10)]
     same = task(tmp_path, rows, rows)
     with pytest.raises(DataError, match=r"tested on its training examples: .*test\.jsonl\.gz is the same file as"):
-        check_end_task(same)
+        check_test_apart(same)
     with pytest.raises(DataError, match="is in both"):
-        check_end_task(same.model_copy(update={"test": same.train}))
+        check_test_apart(same.model_copy(update={"test": same.train}))
     some = task(tmp_path, rows, [*rows[:3], *(row("0", f"other {i}") for i in range(5))])
-    check_end_task(some)
+    check_test_apart(some)
     assert notes_on("t", *read_end_task(some)) == [
         "3 of the 8 test examples of 't' also occur in its training part (38%)."
     ]

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 import tiny
 from everlearn.data.corpus import Document
-from everlearn.data.packing import IGNORED, TextPacker, make_packer, pack
+from everlearn.data.packing import IGNORED, TextPacker, make_packer
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, ModelError
 from everlearn.model.objectives import make_objective
@@ -39,7 +39,7 @@ def test_packing_loses_no_token_and_cuts_exactly(documents, size, kind):
     ids = [[0, *row, 2] for row in encoder([document.text for document in documents])]
     stream = [token for row in ids for token in row]
     owner = [number for number, row in enumerate(ids) for _ in row]
-    blocks = list(pack(documents, tiny.tokenizer(), size, kind=kind))
+    blocks = list(tiny.pack(documents, size, kind=kind))
     assert len(blocks) == len(stream) // size
     for i, block in enumerate(blocks):
         assert block["input_ids"].dtype == block["segments"].dtype == np.int32
@@ -207,12 +207,12 @@ def test_where_a_cut_prompt_ends_does_not_tell_how_long_its_answer_is(keep_last:
 def test_text_that_does_not_fit_the_model_is_refused():
     plain, example = [Document("text")], [Document("text", "answer")]
     with pytest.raises(DataError, match="needs a `target_column`"):
-        list(pack(plain, tiny.tokenizer(), 8, kind="encoder-decoder"))
+        list(tiny.pack(plain, 8, kind="encoder-decoder"))
     with pytest.raises(DataError, match="`block_size: 2` leaves no room"):
-        list(pack(plain, tiny.tokenizer(), 2, kind="encoder"))
+        list(tiny.pack(plain, 2, kind="encoder"))
     with pytest.raises(DataError, match="`target_size: 1` leaves no room"):
-        list(pack(example, tiny.tokenizer(), 8, kind="decoder", target_size=1))
-    assert list(pack([], tiny.tokenizer(), 8, kind="encoder")) == []
+        list(tiny.pack(example, 8, kind="decoder", target_size=1))
+    assert list(tiny.pack([], 8, kind="encoder")) == []
 
 
 @pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])

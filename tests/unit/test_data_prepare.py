@@ -12,7 +12,6 @@ import tiny
 from everlearn.data import prepare as prepare_
 from everlearn.data import stored_columns
 from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
-from everlearn.data.packing import pack
 from everlearn.data.streaming import StreamedBlocks
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError
@@ -42,7 +41,7 @@ def test_training_and_held_out_blocks_partition_the_documents(tmp_path):
     domain = Domain(name="d", path=write(tmp_path), validation=0.3)
     made = prepared(tmp_path, domain)
     parts = {held: [Document(t) for t in TEXTS if is_held_out(Document(t), 0.3) == held] for held in (True, False)}
-    expected = {held: list(pack(parts[held], tiny.tokenizer(), 16, kind="decoder")) for held in parts}
+    expected = {held: list(tiny.pack(parts[held], 16, kind="decoder")) for held in parts}
     assert same(made.train.take(range(made.train.size)), expected[False])
     assert same(made.validation.take(range(len(made.validation))), expected[True])
     ids = Encoder(tiny.tokenizer(), "decoder")([document.text for document in parts[False]])
@@ -107,7 +106,7 @@ def test_an_error_leaves_nothing_in_the_cache(tmp_path):
 def test_held_out_text_from_a_file_and_none(tmp_path):
     held = write(tmp_path, TEXTS[:20], "held.jsonl")
     made = prepared(tmp_path, Domain(name="d", path=write(tmp_path, TEXTS[20:]), validation=held))
-    expected = list(pack(map(Document, TEXTS[:20]), tiny.tokenizer(), 16, kind="decoder"))
+    expected = list(tiny.pack(map(Document, TEXTS[:20]), 16, kind="decoder"))
     assert same(made.validation.take(range(len(made.validation))), expected)
     assert made.documents == 100
     whole = prepared(tmp_path, Domain(name="d", path=write(tmp_path), validation=None))
@@ -122,7 +121,7 @@ def test_examples_for_an_encoder_decoder_keep_their_lengths(tmp_path):
     corpus = Domain(name="d", path=write(tmp_path), target_column="answer", validation=0.3)
     made = prepared(tmp_path, corpus, "encoder-decoder", 40, target_size=20)
     documents = [Document(t, t[::-1]) for t in TEXTS if not is_held_out(Document(t), 0.3)]
-    expected = list(pack(documents, tiny.tokenizer(), 40, kind="encoder-decoder", target_size=20))
+    expected = list(tiny.pack(documents, 40, kind="encoder-decoder", target_size=20))
     assert same(made.train.take(range(made.train.size)), expected)
     assert made.train.block_tokens is None
     assert made.truncated > 0
@@ -150,9 +149,7 @@ def test_a_stream_trains_on_the_fly_and_measures_on_stored_blocks(tmp_path, monk
     monkeypatch.setitem(prepare_.__globals__, "STREAM_HELD_OUT", 10)
     few = prepared(tmp_path, Domain(name="e", path=path, validation=0.31, streaming=True))
     documents = [Document(t) for t in TEXTS if is_held_out(Document(t), 0.31)][:10]
-    assert same(
-        few.validation.take(range(len(few.validation))), list(pack(documents, tiny.tokenizer(), 16, kind="decoder"))
-    )
+    assert same(few.validation.take(range(len(few.validation))), list(tiny.pack(documents, 16, kind="decoder")))
     nothing = prepared(tmp_path, Domain(name="f", path=path, validation=None, streaming=True))
     assert nothing.validation is None
     assert nothing.bytes_per_token > 0

@@ -13,7 +13,6 @@ import tiny
 from everlearn.data import streaming
 from everlearn.data.corpus import Corpus, Document, is_held_out
 from everlearn.data.mixing import Mixture
-from everlearn.data.packing import pack
 from everlearn.data.streaming import StreamedBlocks
 from everlearn.errors import DataError
 
@@ -47,7 +46,7 @@ def plain(blocks) -> list[dict[str, list[int]]]:
 
 def test_a_pass_is_what_packing_at_once_gives(corpora):
     texts = [Document(text) for text in tiny.texts(23, words=12)]
-    expected = plain(pack(texts, tiny.tokenizer(), 16, kind="decoder"))
+    expected = plain(tiny.pack(texts, 16, kind="decoder"))
     found = plain(islice(stream(corpora["plain"]), 2 * len(expected)))
     assert found == [*expected, *expected], "the remainder is dropped and the next pass starts anew"
 
@@ -56,7 +55,7 @@ def test_held_out_documents_are_left_out(corpora):
     texts = [Document(text) for text in tiny.texts(23, words=12)]
     kept = [document for document in texts if not is_held_out(document, 0.4)]
     assert 0 < len(kept) < len(texts)
-    expected = plain(pack(kept, tiny.tokenizer(), 16, kind="decoder"))
+    expected = plain(tiny.pack(kept, 16, kind="decoder"))
     assert plain(islice(stream(corpora["plain"], held_out_share=0.4), len(expected))) == expected
 
 

@@ -8,7 +8,6 @@ import pytest
 import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
-from everlearn.data.packing import pack
 from everlearn.evaluation import METRICS, Cell, Conditions
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.model.objectives import make_objective
@@ -21,7 +20,7 @@ TEXTS = ["the model learns — the the the graph, graph... \n\n 42\n"] * 30
 
 @pytest.fixture(scope="module")
 def blocks() -> PackedBlocks:
-    return PackedBlocks.from_blocks(list(pack(map(Document, TEXTS), tiny.tokenizer(), 32, kind="decoder")), 0, "a")
+    return PackedBlocks.from_blocks(list(tiny.pack(map(Document, TEXTS), 32, kind="decoder")), 0, "a")
 
 
 def test_frequent_types_formatting_and_special_tokens_are_no_content(blocks):

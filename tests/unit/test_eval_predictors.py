@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.data.corpus import Document
-from everlearn.data.packing import pack
 from everlearn.errors import ModelError
 from everlearn.model.objectives import IGNORE, make_objective
 from everlearn.predictors import Checkpoint, Ensemble, Predictor, TextRouter
@@ -36,7 +35,7 @@ def members(architecture: str, count: int = 3, objective: str | None = None) -> 
 def batch_of(objective: Any, kind: str, rows: int = 5) -> dict[str, Tensor]:
     texts = tiny.texts(40, 4, words=30)
     target = None if kind != "encoder-decoder" else "the answer"
-    blocks = list(pack([Document(text, target) for text in texts], tiny.tokenizer(), 32, kind=kind))[:rows]  # type: ignore[arg-type]
+    blocks = list(tiny.pack([Document(text, target) for text in texts], 32, kind=kind))[:rows]  # type: ignore[arg-type]
     return objective.collate(blocks, range(rows))
 
 

@@ -12,7 +12,6 @@ from everlearn.evaluation.statistics import (
     draws,
     generator,
     percentiles,
-    permutation_test,
 )
 
 
@@ -54,25 +53,3 @@ def test_coverage_of_the_percentile_interval():
         low, high = percentiles(bootstrap_ratio(data, np.ones(60), seed=trial, resamples=400))
         hits += bool(low[0] <= 2.0 <= high[0])
     assert 0.88 <= hits / trials <= 0.985
-
-
-def test_permutation_test_is_exact_for_few_units():
-    a, b = np.array([3.0, 4.1, 5.2, 6.3, 1.0]), np.array([2.0, 3.9, 5.0, 6.4, 0.2])
-    d = a - b
-    slow = np.mean([abs(np.dot(s, d)) >= abs(d.sum()) - 1e-9 for s in itertools.product((1, -1), repeat=5)])
-    assert permutation_test(a, b) == slow == permutation_test(b, a)
-    assert permutation_test([1, 2, 3, 4, 5], [0, 0, 0, 0, 0]) == 2 / 32
-
-
-def test_permutation_test_samples_for_many_units():
-    rng = np.random.default_rng(5)
-    a = rng.normal(0, 1, 80)
-    assert permutation_test(a + 1, a, permutations=999) == 1 / 1000
-    null = [permutation_test(rng.normal(0, 1, 30), rng.normal(0, 1, 30), permutations=199, seed=i) for i in range(100)]
-    assert 0.35 < np.mean(null) < 0.65
-
-
-@pytest.mark.parametrize(("a", "b"), [([1.0], [2.0]), ([1, 2], [1, 2, 3])])
-def test_unpaired_input_is_refused(a, b):
-    with pytest.raises(ValueError, match="paired"):
-        permutation_test(a, b)

@@ -9,7 +9,6 @@ import torch
 import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
-from everlearn.data.packing import pack
 from everlearn.errors import TrainingDiverged
 from everlearn.evaluation import Conditions
 from everlearn.model.objectives import make_objective
@@ -35,7 +34,7 @@ ROWS: list[int] = []
 def sets(tmp_path):
     for number, (name, size) in enumerate(SIZES.items()):
         texts = map(Document, tiny.texts(40, seed=number))
-        blocks = list(pack(texts, tiny.tokenizer(), 16, kind="decoder"))[:size]
+        blocks = list(tiny.pack(texts, 16, kind="decoder"))[:size]
         HeldOut(PackedBlocks.from_blocks(blocks, 0, name), 4.0).save(tmp_path / f"{name}.safetensors")
     return lambda **options: [HeldOutText(tmp_path / f"{name}.safetensors", name, **options) for name in SIZES]
 

@@ -10,7 +10,6 @@ import torch
 import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
-from everlearn.data.packing import pack
 from everlearn.data.windows import Windows
 from everlearn.evaluation import METRICS, text_cell
 from everlearn.model.objectives import make_objective
@@ -27,7 +26,7 @@ def model():
 @pytest.fixture(scope="module")
 def blocks() -> PackedBlocks:
     """Documents of 8 to 40 tokens in rows of 24: most go on in the next row; one ends exactly where a row does."""
-    found = list(pack(map(Document, tiny.texts(9, words=25)), tiny.tokenizer(), SIZE, kind="decoder"))[:6]
+    found = list(tiny.pack(map(Document, tiny.texts(9, words=25)), SIZE, kind="decoder"))[:6]
     found[2]["input_ids"][-1] = END
     return PackedBlocks.from_blocks(found, 0)
 

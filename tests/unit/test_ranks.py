@@ -11,7 +11,6 @@ import torch
 import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
-from everlearn.data.packing import pack
 from everlearn.diagnostics.prediction_ranks import _median, keywords, occurrences, ranks_of
 from everlearn.evaluation import Conditions
 from everlearn.model.objectives import make_objective
@@ -25,7 +24,7 @@ TEXTS = {
 
 
 def packed(name: str, kind: str = "decoder") -> PackedBlocks:
-    return PackedBlocks.from_blocks(list(pack(map(Document, TEXTS[name]), tiny.tokenizer(), 48, kind=kind)), 0, name)
+    return PackedBlocks.from_blocks(list(tiny.pack(map(Document, TEXTS[name]), 48, kind=kind)), 0, name)
 
 
 def counted(text: str, ngram: str) -> int:

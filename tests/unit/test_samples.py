@@ -8,7 +8,6 @@ import tiny
 from everlearn.config.recipe import parse
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
-from everlearn.data.packing import pack
 from everlearn.errors import RecipeError
 from everlearn.evaluation import Cell
 from everlearn.evaluation.metrics import metrics_of
@@ -30,7 +29,7 @@ def asked(architecture, folder, objective=None, name="first", count=2, seed=0):
                 parameter.mul_(3)
     made = make_objective(objective, model, tiny.tokenizer())
     target = "the answer" if made.name == "text-to-text" else None
-    found = pack([Document(text, target) for text in tiny.texts(40, 4, words=50)], tiny.tokenizer(), 64, kind=kind)
+    found = tiny.pack([Document(text, target) for text in tiny.texts(40, 4, words=50)], 64, kind=kind)
     path = folder / f"{name}.safetensors"
     HeldOut(PackedBlocks.from_blocks(list(found), seed=0, name=name), 4.0).save(path)
     how = Conditions("base", tiny.tokenizer(), made.reseeded("x"), 4)

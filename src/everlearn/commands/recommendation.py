@@ -37,15 +37,8 @@ RATES: dict[str, dict[float, float]] = {
     "encoder": {110e6: 1e-4, 340e6: 1e-4},
     "encoder-decoder": {770e6: 1e-4},
 }
-"""Kind of model → number of parameters → learning rate when all weights are trained with Adam."""
-SOURCES = {
-    "decoder": "half of the peak rate of pre-training in GPT-3's table 2.1 (Brown et al. 2020, arXiv 2005.14165)",
-    "encoder": "the rate of pre-training of BERT base and large (Devlin et al. 2019, arXiv 1810.04805), and of DAS's "
-    "further pre-training of RoBERTa-base (Ke et al. 2023, arXiv 2302.03241)",
-    "encoder-decoder": "the rate at which MIGU's baseline trains all of T5-large on prompts and answers (Du et al. "
-    "2024, arXiv 2406.17245)",
-}
-"""Kind of model → where its rates come from."""
+"""Kind of model → number of parameters → learning rate when all weights are trained with Adam; docs/learning-rates.md
+names the sources."""
 EXAMPLES = 0.2
 """Factor for prompts and answers (`--task sft`). Fine-tuning wants smaller steps than pre-training: BERT's authors
 fine-tune at 2e-5 to 5e-5, a fifth to a half of 1e-4. That of encoder-decoders is for prompts and answers already."""
@@ -92,23 +85,6 @@ def rule_in_words(kind: str, parameters: int) -> str:
         if outside:
             return f"the rule's rate for the {word} {kind}s ({size_text(nearest)})"
     return f"the rule for {kind}s of {size_text(parameters)}"
-
-
-def rate_table() -> str:
-    """Return the rule as a Markdown table, as docs/learning-rates.md has it."""
-    lines = ["| model | parameters | text | prompts and answers | adapters, text | source |"]
-    lines.append("|---|---:|---:|---:|---:|---|")
-    for kind, table in RATES.items():
-        for number, size in enumerate(sorted(table)):
-            text, examples, adapters = (
-                rate_text(learning_rate(kind, int(size), **options))
-                for options in ({}, {"examples": True}, {"adapters": True})
-            )
-            text = "–" if kind == "encoder-decoder" else text
-            adapters = "–" if kind == "encoder-decoder" else adapters
-            source = SOURCES[kind] if number == 0 else ""
-            lines.append(f"| {kind} | {size_text(size)} | {text} | {examples} | {adapters} | {source} |")
-    return "\n".join(lines) + "\n"
 
 
 def rate_text(rate: float) -> str:

@@ -7,7 +7,6 @@ from everlearn.data.blocks import Block, BlockSource, PackedBlocks, tokens_in
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import check_corpus, read_documents
 from everlearn.data.mixing import Mixture
-from everlearn.data.packing import pack
 from everlearn.data.prepare import Prepared, prepare
 from everlearn.data.streaming import StreamedBlocks
 
@@ -22,7 +21,6 @@ __all__ = [
     "Prepared",
     "StreamedBlocks",
     "check_corpus",
-    "pack",
     "prepare",
     "read_documents",
     "tokens_in",

@@ -423,37 +423,6 @@ def chunks(documents: Iterable[T]) -> Iterator[list[T]]:
         yield lot
 
 
-def pack(
-    documents: Iterable[Document],
-    tokenizer: PreTrainedTokenizerBase,
-    block_size: int,
-    *,
-    kind: Kind,
-    target_size: int | None = None,
-) -> Iterator[Block]:
-    """Tokenise and pack documents into blocks.
-
-    Args:
-        documents: all with a target, or all without.
-        tokenizer: of the model.
-        block_size: tokens in a block.
-        kind: of the model.
-        target_size: the longest answer, for text-to-text.
-
-    Raises:
-        DataError: the kind of model cannot learn this kind of document.
-        ModelError: the tokenizer has no end token.
-    """
-    encoder, packer = Encoder(tokenizer, kind), None
-    for lot in chunks(documents):
-        if packer is None:
-            examples = lot[0].target is not None
-            packer = make_packer(encoder, block_size, examples=examples, target_size=target_size)
-        yield from packer.feed(lot)
-    if packer is not None:
-        yield from packer.finish()
-
-
 def blocks_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, kind: Kind, block_size: int) -> list[Block]:
     """Pack a few texts into blocks of plain text, at least one: short texts are repeated until a block is full.
 

@@ -9,12 +9,12 @@ example; the kinds of tasks are in :mod:`everlearn.tasks`. Metrics (:data:`METRI
 from everlearn.evaluation.build import build_results
 from everlearn.evaluation.cell import Cell, alone_path, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.metrics import METRICS, Metric, accuracy, macro_f1, register_mean, register_metric
+from everlearn.evaluation.metrics import METRICS, Metric, register_mean, register_metric
 from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, register_quantity, summarise
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, Share, Spent, StageCost, Summary
 from everlearn.evaluation.score_table import ScoreTable
-from everlearn.evaluation.statistics import percentiles, permutation_test
+from everlearn.evaluation.statistics import percentiles
 from everlearn.evaluation.task import CONFIGS, KINDS, Conditions, Task, TaskConfig, Work, make_task, register_kind
 
 __all__ = [
@@ -39,14 +39,11 @@ __all__ = [
     "Task",
     "TaskConfig",
     "Work",
-    "accuracy",
     "alone_path",
     "build_results",
     "classification_cell",
-    "macro_f1",
     "make_task",
     "percentiles",
-    "permutation_test",
     "register_kind",
     "register_mean",
     "register_metric",

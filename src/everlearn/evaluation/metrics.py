@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from everlearn.evaluation.cell import Cell
 from everlearn.plugins import Registry
@@ -164,8 +164,6 @@ register_metric(
         _ratio,
     )
 )
-LOGARITHMIC = ("bits_per_byte", "loss", "content_loss")
-"""Metrics of text whose differences are differences of log-perplexities."""
 
 
 # -- classification -----------------------------------------------------------------------------------------------
@@ -231,20 +229,3 @@ STANDARDISED = register_metric(
     )
 ).name
 """0: always predicting the most frequent label; 1: the best published accuracy (Arora et al., ALTA 2019)."""
-
-
-def accuracy(truth: ArrayLike, predictions: ArrayLike) -> float:
-    """Return the share of examples whose label is predicted."""
-    return float(np.mean(np.asarray(truth) == np.asarray(predictions)))
-
-
-def macro_f1(truth: ArrayLike, predictions: ArrayLike, classes: ArrayLike) -> float:
-    """Return macro-F1 over `classes`.
-
-    `classes` are the labels of the *training* set. A class that could be learnt counts even if the test set or the
-    predictions lack it, so the same classes are averaged at every checkpoint.
-    """
-    from everlearn.evaluation.cell import classification_cell
-
-    guesses = np.asarray(predictions)[None]
-    return METRICS["macro_f1"].score(classification_cell(np.asarray(truth), guesses, np.asarray(classes), (0,)))

@@ -1,4 +1,4 @@
-"""Compute bootstrap intervals of ratios, and sign-flip permutation tests.
+"""Compute bootstrap intervals of ratios.
 
 Everything is seeded, vectorised NumPy in float64. The bootstrap draws the examples of one run (held-out documents, test
 examples), of which there are many. A handful of runs is too few to draw from: their intervals are in
@@ -119,36 +119,3 @@ def bootstrap_ratio(
             return ratio + multipliers(units, resamples, rng) @ (above - ratio[:, None] * below).T / size
         parts = [(w @ above.T) / (w @ below.T) for w in draws(units, resamples, rng)]
     return np.concatenate(parts)
-
-
-def permutation_test(a: ArrayLike, b: ArrayLike, *, seed: object = 0, permutations: int = 10_000) -> float:
-    """Return the two-sided p-value of a paired difference of means: under the null each pair may swap its sides.
-
-    All 2^n sign patterns are tried if there are at most `permutations` of them (with five seeds: 32, so the smallest
-    possible p is 0.0625). Otherwise random ones are drawn, and the observed pattern counts as one of them, which keeps
-    the test valid (B. Phipson and G. Smyth, 2010).
-
-    Raises:
-        ValueError: `a` and `b` have different lengths or fewer than two units.
-    """
-    difference = _paired(a, b)
-    units = len(difference)
-    seen = abs(difference.sum())
-    bar = seen - 1e-12 * np.abs(difference).sum()  # a tie must count as a tie whatever the order of summation
-    if units < 63 and 2**units <= permutations:
-        signs = 1 - 2 * ((np.arange(2**units)[:, None] >> np.arange(units)) & 1)
-        return float(np.mean(np.abs(signs @ difference) >= bar))
-    rng, extreme = generator("permutation", seed), 0
-    chunk = max(1, _CHUNK // units)
-    for start in range(0, permutations, chunk):
-        rows = min(chunk, permutations - start)
-        signs = 1 - 2 * rng.integers(0, 2, (rows, units), dtype=np.int8)
-        extreme += int(np.count_nonzero(np.abs(signs @ difference) >= bar))
-    return (extreme + 1) / (permutations + 1)
-
-
-def _paired(a: ArrayLike, b: ArrayLike) -> Floats:
-    first, second = np.asarray(a, float), np.asarray(b, float)
-    if first.ndim != 1 or first.shape != second.shape or len(first) < 2:
-        raise ValueError(f"A paired comparison needs two equally long lists; got shapes {first.shape}, {second.shape}.")
-    return first - second

@@ -295,11 +295,6 @@ def _write(file: Path, documents: Iterable[Document]) -> None:
             out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def held_out_names(recipe: Recipe) -> list[str]:
-    """Return the names of the domains, and of the general text if there is one."""
-    return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
-
-
 def scored(recipe: Recipe) -> list[TaskConfig]:
     """Return the end tasks with an accuracy: those with fine-tuning, and those of a domain without fine-tuning.
 

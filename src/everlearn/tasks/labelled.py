@@ -180,16 +180,6 @@ def _names(task: str, train: list[Example]) -> list[str]:
     return names
 
 
-def check_end_task(task: EndTask) -> None:
-    """Check that an end task can be used; it is read for this, since end tasks are small.
-
-    Raises:
-        DataError: it cannot be used (see :func:`read_end_task`), or its test part is its training part.
-    """
-    check_test_apart(task)
-    read_end_task(task)
-
-
 def check_test_apart(task: EndTask) -> None:
     """Refuse a test part that is the training part: the same file under any name, or the same content.
 

@@ -79,7 +79,6 @@ AGGREGATES: dict[str, Callable[[Any], Any]] = {
     "bits": lambda ratio: -ratio / math.log(2),
 }
 """lm_eval's functions of a ratio of two sums over examples, Σ value / Σ weight."""
-WHOLE = "whole"
 
 
 @register_kind()
