@@ -54,28 +54,3 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     )
     everlearn.fails("analyse", "ranks", "runs/first", "--context", "9", says=("Did you mean '--contexts'?",))
     everlearn.fails("analyse", "runs/none", says=("runs/none is not a run folder",))
-
-
-def test_the_options_of_before_are_accepted_and_name_the_commands(everlearn: Project) -> None:
-    everlearn.recipe["train"] |= {"max_steps": 1}
-    assert everlearn("run", "recipe.yaml").code == 0
-    before = ("--distance", "1", "--restore", "1", "--merge-back", "1", "--ranks", "2", "--magnitude", "2", "--to", "b")
-    shown = everlearn("analyse", "runs/first", *before, "-o", "page.html", "--json")
-    assert shown.code == 0, shown.err
-    for command in (
-        "`--distance` is a command of its own now, and goes with the next version: "
-        "`everlearn analyse distance runs/first --blocks 1 --to b`.",
-        "`everlearn analyse layers runs/first --blocks 1 --to b`",
-        "`everlearn analyse line runs/first --blocks 1 --to b`",
-        "`everlearn analyse ranks runs/first --contexts 2`",
-        "`everlearn analyse activations runs/first --blocks 2`",
-    ):
-        assert command in shown.err
-    value = json.loads(shown.out)
-    assert {"moved", "saturation", "online_codelength", "distances", "magnitudes", "prediction_ranks"} <= value.keys()
-    assert [each["title"] for each in value["going_back"]] == ["Layers put back", "On the line between them"]
-    page = (everlearn.folder / "page.html").read_text(encoding="utf-8")
-    assert all(title in page for title in ("Layers put back", "On the line between them", "Distances", "ln rank"))
-    everlearn.fails("analyse", "runs/first", "--from", "base", says=("`--from` and `--to`", "analyse distance"))
-    everlearn.fails("analyse", "runs/first", "--also", "norms", says=("`--also` is 'norms'",))
-    everlearn.fails("analyse", "runs/first", "--also", "norms=1", says=("no analysis 'norms'",))

@@ -183,7 +183,6 @@ def test_running_programs_must_be_asked_for(everlearn: Project, data: Path) -> N
     ("change", "sentence"),
     [
         ({"model": None}, r"needs a base model: `--model`"),
-        ({"end_tasks": {"seeds": 2}}, r"`end_tasks.seeds` in the settings is a key of an older version"),
         (
             {"domains": {"cod": {"path": "x"}}},
             r"`domains.cod` in the settings: the suite has code.*Did you mean 'code'",

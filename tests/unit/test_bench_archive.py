@@ -101,9 +101,3 @@ def test_a_line_is_plain_json(folder: Path) -> None:
     lines = [json.loads(line) for line in bz2.decompress((folder / ARCHIVE).read_bytes()).splitlines()]
     assert [line["name"] for line in lines] == [*CELLS]
     assert all(line["cell"] == CELLS[line["name"]] for line in lines)
-
-
-def test_a_cell_of_an_earlier_version_is_to_be_converted(tmp_path: Path) -> None:
-    files.write_json(tmp_path / "das.json", {"entry": "das", "settings": {}, "domains": ["a"]})
-    with pytest.raises(RunError, match=r"das\.json' is a cell of an earlier version\. Convert its folder once"):
-        load_results(tmp_path)

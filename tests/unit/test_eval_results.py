@@ -23,7 +23,6 @@ from everlearn.evaluation import (
     task_path,
     text_cell,
 )
-from everlearn.evaluation.results import check_types
 
 FACTS = RunFacts(
     run="r", methods=[MethodUsed(name="das", title="DAS", options={"x": 1})], objective="masked", model="m", seed=3
@@ -92,18 +91,6 @@ def test_models_of_single_domains():
         "loss": {"b": pytest.approx(3)},
         "perplexity": {"b": pytest.approx(np.exp(3))},
     }
-
-
-def test_results_of_before_have_perplexities_of_a_study_instead(tmp_path):
-    found = build(alone={"b": text_cell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0)})
-    found.save(tmp_path / "results.json")
-    raw = json.loads((tmp_path / "results.json").read_text())
-    del raw["alone"]
-    raw["study"] = {"zero_shot": {"a": 7.0}, "fine_tuned_alone": {"a": None, "b": float(np.exp(3))}}
-    (tmp_path / "results.json").write_text(json.dumps(raw))
-    (tmp_path / "seal.json").unlink()
-    assert Results.load(tmp_path) == found.model_copy(update={"alone": {"loss": {"b": pytest.approx(3)}}})
-    check_types(raw, tmp_path)
 
 
 def test_end_tasks():

@@ -9,7 +9,7 @@ import pytest
 
 from everlearn.errors import EverlearnError, MethodError, RecipeError
 from everlearn_bench.suites import Suite, overlay_of, read_overlay
-from everlearn_bench.suites.overlay import MOVED, lay_over
+from everlearn_bench.suites.overlay import lay_over
 from everlearn_bench.suites.template import expanded, with_shares
 
 
@@ -56,13 +56,6 @@ def test_a_missing_file_and_a_wrong_override(tmp_path: Path) -> None:
         read_overlay(tmp_path / "none.yaml")
     with pytest.raises(RecipeError, match="'steps' is no override: write key=value"):
         read_overlay(None, ["steps"])
-
-
-@pytest.mark.parametrize("key", MOVED)
-def test_keys_of_older_settings_name_the_new_ones(key: str) -> None:
-    group, _, inside = key.partition(".")
-    with pytest.raises(RecipeError, match=rf"`{key}` in the settings is a key of an older version: write "):
-        overlay_of({group: {inside: 1} if inside else 1})
 
 
 TEMPLATE = {

@@ -10,7 +10,7 @@ import ast
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperGroup
 
 from everlearn import plugins
-from everlearn.cli import old_analyse
 from everlearn.cli.common import AsJson, RunPath, importing, learner_of, say, show
 from everlearn.cli.plugin_verbs import docstring_of, stand_in
 from everlearn.errors import PluginError, RecipeError, did_you_mean
@@ -116,42 +115,21 @@ def _command(name: str) -> Callable[..., None]:
     def command(run: RunPath, output: Page = None, as_json: AsJson = False, **options: Any) -> None:
         _show(run, output, as_json, f"analysis-{name}.html", {name: functools.partial(analyse, **options)})
 
-    hints = get_type_hints(analyse.analyse, include_extras=True)
+    hints = get_type_hints(analyse.analyse, include_extras=True) | get_type_hints(command, include_extras=True)
     _, *own = inspect.signature(analyse.analyse).parameters.values()
-    return _with_options(command, own, hints, inspect.getdoc(analyse.analyse) or "")
-
-
-def _with_options(
-    command: Callable[..., None], more: Sequence[inspect.Parameter], hints: dict[str, Any], text: str
-) -> Callable[..., None]:
-    """Give a command that takes `**options` the parameters that these are, after its first."""
-    hints = hints | get_type_hints(command, include_extras=True)
     first, *others = [each for each in inspect.signature(command).parameters.values() if each.name != "options"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    order = [first, *(each.replace(kind=keyword) for each in (*more, *others))]
+    order = [first, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *others))]
     command.__signature__ = inspect.Signature([each.replace(annotation=hints[each.name]) for each in order])  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: hints[each.name] for each in order}
-    command.__doc__ = text
+    command.__doc__ = inspect.getdoc(analyse.analyse)
     return command
 
 
-def _overview(run: RunPath, output: Page = None, as_json: AsJson = False, **options: Any) -> None:
-    from everlearn.diagnostics.analyses import find_analysis, recorded
+def overview(run: RunPath, output: Page = None, as_json: AsJson = False) -> None:
+    """Show what a finished run recorded: how far layers moved, what importance protects, the codelength of its text."""
+    from everlearn.diagnostics.analyses import recorded
 
-    former = old_analyse.asked(options)
-    analyses: dict[str, Callable[[ContinualLearner], Findings]] = {each.name: each for each in recorded()}
-    for each in former:
-        analyses[each.name] = functools.partial(find_analysis(each.name), **each.options)
-    old_analyse.tell(former, run)
-    _show(run, output, as_json, "analysis.html", analyses)
-
-
-overview = _with_options(
-    _overview,
-    old_analyse.parameters(),
-    {each.name: each.annotation for each in old_analyse.parameters()},
-    "Show what a finished run recorded: how far layers moved, what importance protects, the codelength of its text.",
-)
+    _show(run, output, as_json, "analysis.html", {each.name: each for each in recorded()})
 
 
 def _show(
@@ -159,7 +137,7 @@ def _show(
     output: Path | None,
     as_json: bool,
     page: str,
-    analyses: dict[str, Callable[[ContinualLearner], Findings]],
+    analyses: Mapping[str, Callable[[ContinualLearner], Findings]],
 ) -> None:
     """Make analyses, and show them: JSON or tables, and a page."""
     from everlearn.diagnostics.pages.analysis import joined_data, terminal, write_page

@@ -82,8 +82,13 @@ class Run:
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Return key of the recipe → value in effect, where it depends on the model; empty for older runs."""
+        """Return key of the recipe → value in effect, where it depends on the model."""
         return self._mapping("effective")
+
+    def alone(self, metric: str) -> dict[str, float]:
+        """Return domain → score of the base model trained on that domain alone, if measured."""
+        scores = self._mapping("alone").get(metric)
+        return dict(scores) if isinstance(scores, Mapping) else {}
 
     def _mapping(self, key: str) -> dict[str, Any]:
         found = self.results.get(key)

@@ -7,8 +7,7 @@ quantities are defined in :mod:`everlearn.evaluation.quantities`.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +18,6 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
-    model_validator,
 )
 
 from everlearn import files
@@ -313,14 +311,6 @@ class Results(RunFacts):
     grid: GridCell | None = Field(default=None, exclude_if=lambda value: value is None)
     """What the run is in a grid; absent for other runs."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier(cls, raw: Any) -> Any:
-        """Read files that were written before the group `alone`, which have `study`: perplexities."""
-        if isinstance(raw, Mapping) and "study" in raw:
-            return {key: value for key, value in raw.items() if key != "study"} | {"alone": alone_of(raw)}
-        return raw
-
     def save(self, path: Path) -> None:
         """Write ``results.json`` atomically; `path` is the file."""
         files.write_text(path, self.text(), sealed=True)
@@ -345,16 +335,6 @@ class Results(RunFacts):
             RunError: the file is missing, damaged or of another version.
         """
         return read(cls, path / FILE if path.is_dir() else path)
-
-
-def alone_of(raw: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the group `alone` of a ``results.json``, also of one that has perplexities of a `study` instead."""
-    if isinstance(raw.get("alone"), Mapping):
-        return dict(raw["alone"])
-    study = raw.get("study")
-    known = study.get("fine_tuned_alone") if isinstance(study, Mapping) else None
-    found = {name: math.log(value) for name, value in (known or {}).items() if isinstance(value, float) and value > 0}
-    return {"loss": found} if found else {}
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

@@ -65,11 +65,6 @@ def read_cell(kept: KeptCell) -> Run:
     Raises:
         RunError: it is not a cell.
     """
-    if isinstance(kept.value, Mapping) and {"entry", "settings"} <= kept.value.keys():
-        raise RunError(
-            f"'{kept.where}' is a cell of an earlier version. Convert its folder once: python "
-            "benchmarks/convert_cells.py FOLDER (in the repository)."
-        )
     try:
         results = Results.model_validate(kept.value)
     except ValidationError as error:

@@ -26,30 +26,6 @@ ELSEWHERE = {
     "method": "name the methods in `--methods`, and their options in `grid.methods`",
     "run": "`--seeds`, `--results` and `--runs` decide what stands there",
 }
-MOVED = {
-    "steps": "`train.max_steps`",
-    "budget_tokens": "the option `--budget`",
-    "batch": "`train.per_device_train_batch_size`",
-    "accumulate": "`train.gradient_accumulation_steps`",
-    "block_size": "`data.block_size`",
-    "learning_rate": "`train.learning_rate`",
-    "blocks": "`evaluation.blocks`",
-    "samples": "`grid.importance_samples`",
-    "methods": "`grid.methods`",
-    "entries": "`grid.rows`",
-    "corpora": "`domains.NAME.path` (and `general.path`)",
-    "max_train": "`domains.*.max_documents`",
-    "run_code": "the option `--run-code`",
-    "stream": "`suite`",
-    "prompts": "`suite.names`, and `keep_last: 0` of domains and end tasks",
-    "end_tasks.seeds": "`evaluation.end_task_seeds`",
-    "end_tasks.when": "`evaluation.end_tasks`",
-    "end_tasks.answers": "`suite.answers`",
-    "end_tasks.epochs_factor": "`end_tasks.NAME.epochs`",
-    "end_tasks.settings": "`learning_rate` and `epochs` of the end tasks",
-    "end_tasks.aspect": "`text_column` and `text_pair_column` of the end tasks",
-}
-"""Keys of settings files before they were parts of recipes → what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +75,7 @@ def read_overlay(
 def overlay_of(raw: Mapping[str, Any], tokens: int | None = None) -> Overlay:
     """Return plain data as an overlay; errors as of :func:`read_overlay`."""
     raw = dict(raw)
-    for key, value in raw.items():
-        inside = [f"{key}.{each}" for each in value] if isinstance(value, Mapping) else []
-        if old := next((each for each in (key, *inside) if each in MOVED), None):
-            raise RecipeError(f"`{old}` in the settings is a key of an older version: write {MOVED[old]}.")
+    for key in raw:
         if key in ELSEWHERE:
             raise RecipeError(f"`{key}` cannot be set for a grid: {ELSEWHERE[key]}.")
     grid = typed(GridSettings, raw.pop("grid", None) or {}, "grid")

@@ -12,7 +12,6 @@ from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.recipe_differences import repeats
 from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
-from everlearn.evaluation.results import alone_of
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures import draw
 from everlearn.report.sections import Section, section
@@ -40,7 +39,7 @@ def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
     if matrix is None or not run.domains:
         return None
     scores = {place: estimate.value for place, estimate in matrix.scores.items() if estimate.value is not None}
-    alone = {name: float(value) for name, value in alone_of(run.results).get(metric, {}).items()}
+    alone = run.alone(metric)
     return StreamLosses.of(matrix.rows, matrix.columns, scores, alone, run.groups)
 
 
@@ -132,7 +131,7 @@ def _perplexities(run: Run) -> dict[str, dict[str, float]]:
     matrix = run.matrices.get(LOSS)
     if matrix is None:
         return found
-    alone, last = alone_of(run.results).get(LOSS, {}), len(matrix.rows) - 1
+    alone, last = run.alone(LOSS), len(matrix.rows) - 1
     for name in run.domains:
         stage = matrix.own_stage(name)
         learnt, end = (None, None) if stage is None else (matrix.cell(row, name).value for row in (stage, last))
