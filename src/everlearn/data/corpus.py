@@ -19,9 +19,19 @@ from everlearn.options import Options, slug
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-HANDED_DOWN = ("text_column", "target_column", "messages_column", "keep_last", "documents", "streaming")
+HANDED_DOWN = (
+    "text_column",
+    "target_column",
+    "messages_column",
+    "keep_last",
+    "documents",
+    "streaming",
+    "fill_in_middle",
+)
 """Keys of a domain that its sources take over."""
 _PROMPTS = ("text_column", "target_column", "keep_last")
+_FORMS = {"messages_column": (*_PROMPTS, "fill_in_middle"), "target_column": ("messages_column", "fill_in_middle")}
+"""Key of a form of answers → keys that have no effect beside it."""
 
 
 class Document(NamedTuple):
@@ -59,8 +69,8 @@ class Corpus(Reads):
     """Text to learn from: local files, or a data set of the hub."""
 
     path: str = Field(min_length=1)
-    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet, arrow,
-    feather; compressed with gz, bz2, xz or zst."""
+    """A file, a folder, a glob, a URL (`https://…`, `s3://…`), or a hub id `owner/name`. Formats: txt, md, rst, jsonl,
+    json, csv, tsv, parquet, arrow, feather, source code, ipynb, html, pdf; compressed with gz, bz2, xz or zst."""
     subset: str | None = None
     """Configuration name of a hub data set."""
     split: str = "train"
@@ -87,6 +97,9 @@ class Corpus(Reads):
     """Read no more than the first so many documents."""
     documents: Literal["line", "file"] = "line"
     """Whether a line or a whole file is one document; for txt, md and rst."""
+    fill_in_middle: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    """Share of the documents that are learnt as prefix, suffix and middle (arXiv 2207.14255), with the tokenizer's own
+    tokens for these; for decoders of code. Held-out text is read as it is."""
     _beside_answers: bool = PrivateAttr(default=False)
 
     @property
@@ -118,6 +131,8 @@ class Corpus(Reads):
     def _one_form(self) -> Self:
         if self.messages_column is not None and self.target_column is not None:
             raise ValueError("`messages_column` and `target_column` are two forms of answers: remove one of them")
+        if self.answers and self.fill_in_middle:
+            raise ValueError("`fill_in_middle` is for plain text, and this corpus has answers: remove it")
         if self.messages_column is not None and (self.text_column != "text" or self.keep_last):
             key = "keep_last" if self.keep_last else "text_column"
             raise ValueError(f"`{key}` has no effect beside `messages_column`: remove it")
@@ -142,8 +157,9 @@ class Domain(Corpus):
     """A named corpus (or text-to-text task) that is learnt in one go."""
 
     path: str = ""
-    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet, arrow,
-    feather; compressed with gz, bz2, xz or zst. Or leave it out and name `sources`."""
+    """A file, a folder, a glob, a URL (`https://…`, `s3://…`), or a hub id `owner/name`. Formats: txt, md, rst, jsonl,
+    json, csv, tsv, parquet, arrow, feather, source code, ipynb, html, pdf; compressed with gz, bz2, xz or zst. Or
+    leave it out and name `sources`."""
     name: str
     """Letters, digits, '.', '-' and '_'; becomes part of file names."""
     sources: tuple[Source, ...] = ()
@@ -170,8 +186,7 @@ class Domain(Corpus):
 
         def given(source: dict[str, Any]) -> dict[str, Any]:
             """Return what a source takes over: not how prompts are read if it has chats, and the other way round."""
-            forms = {"messages_column": _PROMPTS, "target_column": ("messages_column",)}
-            left = {key for form, keys in forms.items() if source.get(form) is not None for key in keys}
+            left = {key for form, keys in _FORMS.items() if source.get(form) is not None for key in keys}
             return {key: value for key, value in own.items() if key not in left} | source
 
         listed = raw["sources"]

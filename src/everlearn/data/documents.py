@@ -218,8 +218,8 @@ def corpus_fingerprint(corpus: Corpus) -> str:
     settings = corpus.model_dump(include={"text_column", "target_column", "max_documents", "documents"})
     if corpus.messages_column is not None:
         settings["messages_column"] = corpus.messages_column
-    if corpus.keep_last:  # absent otherwise: a default leaves no mark
-        settings["keep_last"] = corpus.keep_last
+    # Absent otherwise: a default leaves no mark.
+    settings |= {key: getattr(corpus, key) for key in ("keep_last", "fill_in_middle") if getattr(corpus, key)}
     if corpus.on_hub:
         return hash_of(settings, corpus.path, corpus.subset, corpus.split, corpus.revision, *hub.version(corpus))
     contents = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from everlearn.data.whole_files import WHOLE
 from everlearn.errors import DataError
 
 SPLITS = {
@@ -21,6 +22,8 @@ _OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|
 """Names of files that `datasets` writes beside the data."""
 _PROSE = (".txt", ".text", ".md", ".rst")
 """Formats in which a file about the data may be written."""
+_DOCUMENTS = (*_PROSE, *WHOLE)
+"""Formats of documents; the others are tables of rows."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,10 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
     data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
-    prose = {path for path in data if format_of(path) in _PROSE}
-    if len(prose) < len(data):  # beside tables a card is about them; in a folder of prose it is text like any other
-        data = [path for path in data if path not in prose or not _ABOUT.fullmatch(path.name)]
-    splits = _by_split(data)
+    documents = {path for path in data if format_of(path) in _DOCUMENTS}
+    if len(documents) < len(data):  # beside tables a card or a script is about them; among documents it is one of them
+        data = [path for path in data if format_of(path) not in WHOLE and not _is_card(path, format_of(path))]
+    splits = {} if any(format_of(path) in WHOLE for path in data) else _by_split(data)
     if len(splits) < 2:
         return Inside([folder / path for path in data])
     if wanted not in splits:
@@ -73,6 +76,10 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
         raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
     return Inside(found.pop(wanted), found, wanted)
+
+
+def _is_card(path: Path, suffix: str | None) -> bool:
+    return suffix in _PROSE and bool(_ABOUT.fullmatch(path.name))
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:

@@ -38,7 +38,7 @@ COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
     ".zst": _open_zstd,
 }
 
-PACKED_INSIDE = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}
+PACKED_INSIDE = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather", ".pdf": "PDF"}
 """Formats that compress inside of a file, by their suffixes."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from everlearn.data.blocks import Block
 from everlearn.data.chats import ChatFormat
 from everlearn.data.corpus import Corpus, Document
+from everlearn.data.fill_in_middle import FillInMiddle
 from everlearn.data.tokenize import Encoder, Kind
 from everlearn.errors import DataError
 
@@ -100,12 +101,14 @@ class TextPacker:
         encoder: of the model.
         block_size: tokens in a block.
         labelled: whether each block says that all of it is learnt, as blocks with answers say what is.
+        infilled: share of the documents that are written as prefix, suffix and middle.
     """
 
-    def __init__(self, encoder: Encoder, block_size: int, *, labelled: bool = False) -> None:
+    def __init__(self, encoder: Encoder, block_size: int, *, labelled: bool = False, infilled: float = 0.0) -> None:
         self.encoder = encoder
         self.block_size = block_size
         self.labelled = labelled
+        self.rearrange = FillInMiddle(encoder, infilled) if infilled else None
         self.count = Count()
         self._ids: list[np.ndarray] = []
         self._documents: list[np.ndarray] = []
@@ -113,7 +116,11 @@ class TextPacker:
     def feed(self, documents: Sequence[Document]) -> list[Block]:
         """Return the blocks that these documents complete."""
         around = len(self.encoder.prefix) + len(self.encoder.suffix)
-        for document, ids in zip(documents, self.encoder([d.text for d in documents]), strict=True):
+        texts = [document.text for document in documents]
+        every = self.encoder(texts)
+        if self.rearrange is not None:
+            every = self.rearrange(texts, every)
+        for document, ids in zip(documents, every, strict=True):
             self.count.documents += 1
             self.count.tokens += len(ids) + around
             self.count.text_tokens += len(ids)
@@ -371,7 +378,11 @@ def packer_of(
                 f"{where} is plain text, and other sources of its domain have answers: only a decoder learns both in "
                 f"one domain, and this is an {encoder.kind}. Make two domains of them."
             )
-        return TextPacker(encoder, block_size, labelled=True)
+        return TextPacker(encoder, block_size, labelled=True, infilled=corpus.fill_in_middle)
+    if corpus.fill_in_middle:
+        if encoder.kind != "decoder":
+            raise DataError(f"{where} has `fill_in_middle`, which a decoder learns, and this is an {encoder.kind}.")
+        return TextPacker(encoder, block_size, infilled=corpus.fill_in_middle)
     if corpus.messages_column is None:
         return make_packer(
             encoder,

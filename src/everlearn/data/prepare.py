@@ -191,7 +191,8 @@ class _Work:
 
     def _packer(self, part: str) -> Any:
         where = f"'{self.name}'" if part == "train" else f"The held-out text of '{self.name}'"
-        return packer_of(self.corpus, self.encoder, self.block_size, target_size=self.target_size, where=where)
+        corpus = self.corpus if part == "train" else self.corpus.model_copy(update={"fill_in_middle": 0.0})
+        return packer_of(corpus, self.encoder, self.block_size, target_size=self.target_size, where=where)
 
     def _check(self, blocks: dict[str, int], counts: dict[str, Count]) -> None:
         short = not self.corpus.answers and counts["train"].tokens < self.block_size

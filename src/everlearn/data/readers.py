@@ -17,7 +17,9 @@ from everlearn.data.folders import SPLITS, inside
 from everlearn.data.json_rows import read_json, read_jsonl
 from everlearn.data.opening import COMPRESSIONS, PACKED_INSIDE, Limits, lines, too_long
 from everlearn.data.parquet_rows import read_parquet
+from everlearn.data.remote import fetched, is_remote
 from everlearn.data.rows import Reader, Row, refuse_repeated
+from everlearn.data.whole_files import CODE, WHOLE, read_whole
 from everlearn.errors import DataError, did_you_mean
 
 GIVE_UP = 1000
@@ -29,17 +31,6 @@ def read_txt(path: Path, columns: Sequence[str], row: int, offset: int, limits: 
     for text, number, behind in lines(path, row, offset, limits):
         if text.strip():
             yield Row({"text": text.rstrip("\r\n")}, f"{path}, line {number}", number, behind)
-
-
-def read_whole(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read a whole file as one row with the one column ``text``."""
-    if row == 0:
-        parts = []
-        for text, _, behind in lines(path, 0, 0, limits):
-            if behind > limits.row_bytes:
-                raise too_long(f"{path}, which is one document (`documents: file`),", limits)
-            parts.append(text)
-        yield Row({"text": "".join(parts)}, str(path), 1, 0)
 
 
 def _read_separated(
@@ -107,7 +98,11 @@ FORMATS: dict[str, Reader] = {
     ".parquet": read_parquet,
     ".arrow": read_arrow,
     ".feather": read_arrow,
+    **WHOLE,
 }
+"""Suffix of a format → its reader."""
+NAMED = ", ".join(suffix for suffix in FORMATS if suffix not in CODE)
+"""The formats, for errors; source code has many suffixes."""
 
 
 def format_of(path: Path) -> str | None:
@@ -126,18 +121,23 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
     """Return every file that a path, folder or glob stands for, in a stable order.
 
     Args:
-        path: as a user wrote it.
+        path: as a user wrote it; what a URL names is fetched first (:mod:`everlearn.data.remote`).
         key: the recipe's key, for errors; `train`, `validation` and `test` are also the split of a folder.
         split: of a folder whose files' names tell splits apart; by default that of the key, or `train`.
 
     Raises:
         DataError: there is none, or a format is not known; the sentence names the nearest file.
     """
+    if is_remote(path):
+        local = fetched(path, key, format_of)
+        if isinstance(local, tuple):
+            return [file for each in local for file in resolve_files(str(each), key)]
+        return resolve_files(str(local), key, split)
     given = Path(path).expanduser()
     if given.is_dir():
         files = inside(given, format_of, split or SPLITS.get(key, "train")).read
         if not files:
-            raise DataError(f"`{key}: {path}` is a folder without any file of a known format ({', '.join(FORMATS)}).")
+            raise DataError(f"`{key}: {path}` is a folder without any file of a known format ({NAMED}, source code).")
         return files
     if given.is_file():
         files = [given]
@@ -149,8 +149,10 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
         raise DataError(f"`{key}: {path}`: there is no such file or folder.{files_beside(given)}")
     for file in files:
         if format_of(file) is None:
-            known, packed = ", ".join(FORMATS), ", ".join(COMPRESSIONS)
-            raise DataError(f"The format of {file} is not known; name it {known}, compressed or not ({packed}).")
+            raise DataError(
+                f"The format of {file} is not known; name it {NAMED}, compressed or not ({', '.join(COMPRESSIONS)}), "
+                "or by the suffix of a programming language."
+            )
         packed_inside = PACKED_INSIDE.get(format_of(file) or "")
         if packed_inside and file.suffix.lower() not in PACKED_INSIDE:
             raise DataError(f"{file}: {packed_inside} is compressed inside; unpack the outer {file.suffix}.")

@@ -1,0 +1,248 @@
+"""Files that are one document each, files at a URL, and documents that teach a decoder to fill in."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from transformers import AddedToken
+
+import tiny
+from everlearn.data import remote
+from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
+from everlearn.data.fill_in_middle import TOKENS
+from everlearn.data.packing import packer_of
+from everlearn.data.prepare import prepare
+from everlearn.data.readers import resolve_files
+from everlearn.data.tokenize import Encoder
+from everlearn.errors import DataError, ModelError
+
+PAGE = (
+    "<html><head><title>On rows</title><style>p {}</style></head>"
+    "<body><p>One &amp; two.</p><script>x()</script></body></html>"
+)
+
+
+def texts(path: Path | str, **keys: object) -> list[str]:
+    return [document.text for document, _ in read_documents(Corpus(path=str(path), **keys))]  # type: ignore[arg-type]
+
+
+def pdf(path: Path, words: str) -> None:
+    """Write a PDF file of one page with a line of text."""
+    content = f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode()
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        b"/Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    written, places = b"%PDF-1.4\n", []
+    for number, each in enumerate(objects, 1):
+        places.append(len(written))
+        written += b"%d 0 obj\n%s\nendobj\n" % (number, each)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    size = len(objects) + 1
+    written += b"xref\n0 %d\n0000000000 65535 f \n%strailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (
+        size,
+        table,
+        size,
+        len(written),
+    )
+    path.write_bytes(written)
+
+
+def test_a_file_of_source_code_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "rows.py").write_text("def rows():\n    return 1\n")
+    (tmp_path / "main.py").write_text("print(1)\n\nprint(2)\n")
+    assert texts(tmp_path / "**/*.py") == ["def rows():\n    return 1\n", "print(1)\n\nprint(2)\n"]
+    assert texts(tmp_path) == texts(tmp_path / "**/*.py")
+
+
+def test_beside_tables_code_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a row"}\n')
+    (tmp_path / "load.py").write_text("import datasets\n")
+    (tmp_path / "README.md").write_text("# A data set\n")
+    assert texts(tmp_path) == ["a row"]
+
+
+def test_among_documents_a_card_is_one_and_names_of_splits_say_nothing(tmp_path: Path) -> None:
+    for name in ("README.md", "train.py", "test_rows.py"):
+        (tmp_path / name).write_text(f"of {name}")
+    assert texts(tmp_path, documents="file") == ["of README.md", "of test_rows.py", "of train.py"]
+
+
+def test_a_notebook_is_its_cells_without_what_they_printed(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Rows\n", "in order"]},
+        {"cell_type": "code", "source": "x = 1", "outputs": [{"text": "never"}]},
+        {"cell_type": "raw", "source": "never"},
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    assert texts(tmp_path / "a.ipynb") == ["# Rows\nin order\n\nx = 1"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"cells": 3}', '{"cells": [{}]}', '{"cells": [{"cell_type": "code", "source": 3}]}']
+)
+def test_what_is_no_notebook_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.ipynb").write_text(content)
+    with pytest.raises(DataError, match=r"a\.ipynb is no notebook that can be read"):
+        texts(tmp_path / "a.ipynb")
+
+
+def test_a_web_page_is_its_visible_text(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(PAGE)
+    assert texts(tmp_path / "a.html") == ["On rows\nOne & two."]
+
+
+def test_a_pdf_file_is_its_text_layer(tmp_path: Path) -> None:
+    pdf(tmp_path / "a.pdf", "Rows in order")
+    assert texts(tmp_path / "a.pdf") == ["Rows in order"]
+    (tmp_path / "b.pdf").write_bytes(b"no pdf")
+    with pytest.raises(DataError, match=r"b\.pdf cannot be read as PDF"):
+        texts(tmp_path / "b.pdf")
+
+
+@pytest.mark.parametrize(("module", "name"), [("bs4", "a.html"), ("pypdf", "a.pdf")])
+def test_a_missing_reader_is_named_with_its_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    (tmp_path / name).write_text(PAGE)
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(DataError, match=r"pip install 'everlearn\[documents\]'"):
+        texts(tmp_path / name)
+
+
+# -- URLs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fsspec.AbstractFileSystem]:
+    """An empty file system in memory, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    remote.fetched.cache_clear()
+    system = fsspec.filesystem("memory")
+    yield system
+    system.rm("/", recursive=True)
+    remote.fetched.cache_clear()
+
+
+def test_a_url_is_read_like_a_file(store: fsspec.AbstractFileSystem) -> None:
+    store.pipe("/a/rows.jsonl", b'{"text": "one"}\n{"text": "two"}\n')
+    store.pipe("/a/more/rows.jsonl", b'{"text": "three"}\n')
+    store.pipe("/a/picture.png", b"\0")
+    assert texts("memory://a/rows.jsonl") == ["one", "two"]
+    assert sorted(texts("memory://a/**/*.jsonl")) == ["one", "three", "two"]
+    assert sorted(texts("memory://a")) == ["one", "three", "two"]
+    check_corpus(Domain(name="a", path="memory://a/rows.jsonl", validation="memory://a/more/rows.jsonl"))
+    with pytest.raises(DataError, match="trained on: nothing would be held out"):
+        check_corpus(Domain(name="a", path="memory://a/rows.jsonl", validation="memory://a/rows.jsonl"))
+
+
+def test_what_is_unchanged_is_fetched_once(store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.pipe("/a.txt", b"one\n")
+    before = corpus_fingerprint(Corpus(path="memory://a.txt"))
+    remote.fetched.cache_clear()
+    monkeypatch.setattr(type(store), "get_file", lambda *_, **__: pytest.fail("fetched again"))
+    assert texts("memory://a.txt") == ["one"]
+    assert corpus_fingerprint(Corpus(path="memory://a.txt")) == before
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(remote.cache().parent / "other"))
+    remote.fetched.cache_clear()
+    store.pipe("/a.txt", b"one\ntwo\n")
+    assert texts("memory://a.txt") == ["one", "two"]
+
+
+def test_what_cannot_be_fetched_leaves_nothing(
+    store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.pipe("/a.txt", b"one\n")
+
+    def breaks(*_: object, **__: object) -> None:
+        raise OSError("the connection was lost")
+
+    monkeypatch.setattr(type(store), "get_file", breaks)
+    with pytest.raises(DataError, match=r"`path: memory://a\.txt` cannot be read: the connection was lost\."):
+        texts("memory://a.txt")
+    assert not [path for path in remote.cache().rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("memory://b/rows.txt", r"`path: memory://b/rows\.txt` is not there"),
+        ("memory://b/*.txt", "matches no file"),
+        ("memry://b/rows.txt", "there is no protocol 'memry://'. Did you mean 'memory'"),
+        ("memory://b/rows.xyz", "is not there"),
+    ],
+)
+def test_a_url_of_nothing_is_named(store: fsspec.AbstractFileSystem, url: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        resolve_files(url)
+
+
+# -- fill in the middle -------------------------------------------------------------------------------------------
+
+
+def encoder() -> Encoder:
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in TOKENS[0]])
+    return Encoder(tokenizer, "decoder")
+
+
+def test_documents_are_cut_in_three_and_can_be_put_together_again() -> None:
+    made, listed = encoder(), tiny.texts(200, seed=4)
+    prefix, suffix, middle = (made.tokenizer.convert_tokens_to_ids(token) for token in TOKENS[0])
+    corpus = Corpus(path="a.py", fill_in_middle=0.5)
+    packer = packer_of(corpus, made, 16)
+    rearranged = 0
+    assert packer.rearrange is not None  # type: ignore[attr-defined]
+    every = packer.rearrange(listed, made(listed))  # type: ignore[attr-defined]
+    for text, ids in zip(listed, every, strict=True):
+        if prefix not in ids:
+            assert ids == made([text])[0]
+            continue
+        rearranged += 1
+        assert ids[0] == prefix
+        first, last = ids.index(suffix), ids.index(middle)
+        parts = [ids[1:first], ids[last + 1 :], ids[first + 1 : last]]
+        whole = "".join(made.tokenizer.decode(part, clean_up_tokenization_spaces=False) for part in parts)
+        assert whole.replace(" ", "") == text.replace(" ", "")
+    assert 70 < rearranged < 130
+    assert every == packer.rearrange(listed, made(listed))  # type: ignore[attr-defined]
+
+
+def test_held_out_text_is_read_as_it_is(tmp_path: Path) -> None:
+    for number, text in enumerate(tiny.texts(60, seed=4)):
+        (tmp_path / f"{number}.py").write_text(text)
+    made, cache = encoder(), tmp_path / ".cache"
+    domain = Domain(name="code", path=str(tmp_path), fill_in_middle=1.0, validation=0.2)
+    ready = prepare(domain, made.tokenizer, "decoder", 16, seed=0, cache=cache)
+    other = domain.model_copy(update={"fill_in_middle": 0.0})
+    plain = prepare(other, made.tokenizer, "decoder", 16, seed=0, cache=cache)
+    token = made.tokenizer.convert_tokens_to_ids(TOKENS[0][0])
+    assert ready.validation is not None
+    assert plain.validation is not None
+    assert any(token in next(ready.train)["input_ids"] for _ in range(5))
+    for block, same in zip(ready.validation.take(range(3)), plain.validation.take(range(3)), strict=True):
+        assert block["input_ids"].tolist() == same["input_ids"].tolist()
+    assert ready.fingerprint != plain.fingerprint
+    assert ready.bytes_per_token == plain.bytes_per_token
+
+
+def test_fill_in_middle_needs_a_decoder_with_tokens_for_it(tmp_path: Path) -> None:
+    corpus = Corpus(path="a.py", fill_in_middle=0.5)
+    with pytest.raises(ModelError, match="needs a tokenizer with tokens for prefix, suffix and middle"):
+        packer_of(corpus, Encoder(tiny.tokenizer(), "decoder"), 16)
+    with pytest.raises(DataError, match="`fill_in_middle`, which a decoder learns"):
+        packer_of(corpus, Encoder(tiny.tokenizer(), "encoder"), 16)
+    with pytest.raises(ValueError, match="has answers: remove it"):
+        Corpus(path="a.jsonl", target_column="answer", fill_in_middle=0.5)
