@@ -86,6 +86,20 @@ def test_a_run_learns_chats_and_plain_text(tmp_path: Path, streaming: bool) -> N
     assert scores["chats", "chats"].value < scores["base", "chats"].value
 
 
+@pytest.mark.parametrize("form", ["chats", "rows"])
+def test_chats_in_memory_are_those_of_a_file(tmp_path: Path, form: str) -> None:
+    built = made(tmp_path)
+    keys = {"name": "chats", "messages_column": "messages", "validation": 0.2}
+    rows = [json.loads(line) for line in Path(built.domains[0].path).read_text().splitlines()]
+    given = {"chats": [row["messages"] for row in rows], "rows": rows}[form]
+    groups = built.model_dump(mode="json", exclude={"domains", "model", "run", "method", "general", "end_tasks"})
+    learners = [
+        ContinualLearner(model=built.model.path, domains=[{**keys, **text}], folder=tmp_path / name, **groups)
+        for name, text in (("memory", {"data": given}), ("file", {"path": built.domains[0].path}))
+    ]
+    assert len({learner.prepared("chats").fingerprint for learner in learners}) == 1
+
+
 def test_a_killed_run_ends_in_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = made(tmp_path, streaming=True, shuffle_buffer=3)
     whole = elsewhere(broken, tmp_path / "whole")

@@ -228,15 +228,19 @@ class Odd:
     [
         ({"domains": [texts(1)]}, RecipeError, r"A domain is a `Domain`, or a mapping.*list"),
         ({"domains": {"a": 3}}, DataError, "texts of 'a' must be a list of texts or a data set; got int 3"),
-        ({"domains": {"a": ["x", None]}}, DataError, "Item 2 of the texts of 'a' must be a text; it is NoneType"),
+        (
+            {"domains": {"a": ["x", None]}},
+            DataError,
+            "Item 2 of 'a' must be a text or a mapping of columns; it is NoneType",
+        ),
         ({"domains": {"a": DatasetDict({"train": Dataset.from_dict({})})}}, DataError, r"all splits.*data\['train'\]"),
         (
             {"domains": {"a": {"data": Dataset.from_dict({"txt": ["x"]})}}},
             DataError,
-            "data set of 'a' has no column 'text'.*'txt'",
+            "Row 1 of 'a' has no column 'text'.*'txt'",
         ),
         ({"domains": [{"name": "a", "data": ["x"], "path": "y"}]}, RecipeError, "`data` and `path`"),
-        ({"domains": {"a": {"data": ["x"], "target_column": "y"}}}, DataError, "rows must be those of a data set"),
+        ({"domains": {"a": {"data": ["x"], "target_column": "y"}}}, DataError, "rows must be mappings of columns"),
         ({"domains": {"a b": ["x"]}}, RecipeError, "letters, digits"),
         ({"general": DatasetDict({"test": Dataset.from_dict({})})}, DataError, "all splits.*test"),
         ({"end_tasks": [{"name": "t", "train": "x", "test": "y", "txt": "z"}]}, RecipeError, "txt"),

@@ -317,7 +317,10 @@ class ChatPacker(AnswerPacker):
 
     def _written(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
         for document in documents:
-            ids, learnt = self._format.encode(document.messages)
+            try:
+                ids, learnt = self._format.encode(document.messages)
+            except DataError as error:
+                raise DataError(f"The chat that begins with {document.messages[0].content!r:.60}: {error}") from None
             here = slice(self.block_size)
             cut = any(learnt[self.block_size :])
             self.count.documents += 1

@@ -176,8 +176,8 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     """Write texts in memory to a file of the cache, named by a hash of its content.
 
     Args:
-        texts: texts, or rows of a `datasets.Dataset` or `IterableDataset`. A stream is read once, to its end or to
-            `max_documents`.
+        texts: texts, chats, mappings of columns, or a `datasets.Dataset` or `IterableDataset`. A stream is read once,
+            to its end or to `max_documents`.
         name: name of the domain.
         keys: recipe keys of the domain, which name the columns to read.
         cache: folder of the cache; None for the user's default.
@@ -194,7 +194,8 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     content = hashlib.blake2b(digest_size=16)
     try:
         with files.writing(partial), partial.open("wb") as out:
-            for row in islice(_rows(texts, f"'{name}'", columns), keys.get("max_documents")):
+            chats = keys.get("messages_column") is not None
+            for row in islice(_rows(texts, f"'{name}'", columns, chats), keys.get("max_documents")):
                 line = json.dumps(row, ensure_ascii=True).encode() + b"\n"
                 content.update(line)
                 out.write(line)
@@ -206,29 +207,28 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     return place.resolve()
 
 
-def _rows(texts: Any, what: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a mapping of the named columns for each row; plain texts are rows with one column."""
+def _rows(texts: Any, what: str, columns: Sequence[str], chats: bool) -> Iterator[dict[str, Any]]:
+    """Yield a mapping of the named columns for each row; a text, or a chat, is a row with one column."""
     if _split_by_name(texts):
         _refuse_splits(texts, what)
-    if _data_set(texts):
-        for row in texts:
+    if isinstance(texts, str) or not (_data_set(texts) or isinstance(texts, Iterable)):
+        raise DataError(f"The texts of {what} must be a list of texts or a data set; got {_shown(texts)}.")
+    for number, row in enumerate(texts, 1):
+        if isinstance(row, Mapping):
             for column in columns:
                 if column not in row:
                     raise DataError(
-                        f"The data set of {what} has no column '{column}' (`text_column`, `target_column`, "
-                        "`messages_column`)."
-                        f"{did_you_mean(column, row)}"
+                        f"Row {number} of {what} has no column '{column}' (`text_column`, `target_column`, "
+                        f"`messages_column`).{did_you_mean(column, row)}"
                     )
             yield {column: row[column] for column in columns}
-        return
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise DataError(f"The texts of {what} must be a list of texts or a data set; got {_shown(texts)}.")
-    if len(columns) > 1:
-        raise DataError(f"{what} has a `target_column`, so its rows must be those of a data set, not single texts.")
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise DataError(f"Item {number} of the texts of {what} must be a text; it is {_shown(text)}.")
-        yield {columns[0]: text}
+        elif not isinstance(row, list | tuple if chats else str):
+            wanted = "a chat (a list of messages)" if chats else "a text"
+            raise DataError(f"Item {number} of {what} must be {wanted} or a mapping of columns; it is {_shown(row)}.")
+        elif len(columns) > 1:
+            raise DataError(f"{what} has a `target_column`, so its rows must be mappings of columns, not single texts.")
+        else:
+            yield {columns[0]: row}
 
 
 def _kinds(*names: str) -> tuple[type, ...]:
