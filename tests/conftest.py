@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import no_collections  # noqa: F401
 import source_metadata  # noqa: F401  # before everlearn looks for its plugins
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -21,6 +23,32 @@ import everlearn.learner
 import tiny
 from cli_project import Project
 
+LONG = (
+    "tests/integration/test_distributed.py",
+    "tests/conformance/test_order.py",
+    "tests/conformance/test_conformance.py",
+    "tests/integration/test_resume.py",
+)
+"""Files that take minutes, the longest first."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each of several workers its share of the long files first, so that the last tests of all are short ones.
+
+    A worker begins with its part of the list, and steals from the end of another's when it has done its own
+    (`--dist worksteal`).
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    of_file = {name: [item for item in items if item.nodeid.startswith(f"{name}::")] for name in LONG}
+    dealt = [[*itertools.chain(*list(of_file.values())[worker::workers])] for worker in range(workers)]
+    others = iter([item for item in items if item.nodeid.partition("::")[0] not in LONG])
+    left, ordered = len(items), []
+    for number, long in enumerate(dealt):
+        part = left // (workers - number)
+        ordered += [*long, *itertools.islice(others, max(0, part - len(long)))]
+        left -= part
+    items[:] = [*ordered, *others]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_collections() -> Iterator[None]:
@@ -28,10 +56,18 @@ def cheap_collections() -> Iterator[None]:
 
     That walk is over half of a tiny stage's time.
     """
-    gc.collect()
     gc.freeze()
+    gc.enable()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are not flushed to the disk: no test cuts the power, and a tiny run waits for it a quarter of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture

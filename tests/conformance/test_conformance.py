@@ -6,6 +6,7 @@ in one of the tables below; everything else is read from what it declares.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import types
@@ -274,14 +275,15 @@ def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], di
 
 @every_case
 def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path) -> None:
-    """8 × 1 and 1 × 8: the same weights, and the same value of every loss of the method in the log."""
+    """4 × 1 and 1 × 4: the same weights, and the same value of every loss of the method in the log."""
     results, of = [], make(name, objective).name
-    for batch_size, accumulation in ((8, 1), (1, 8)):
-        method, model = make(name, objective, **EXACT.get(of, {})), model_for(name, objective, dropout=0.0)
-        first = stage_for(model, 1, objective, [method], steps=2)
-        optimizer = OPTIMIZER.get(of, {"optim": "sgd"})
-        train([method], first, tmp_path / "first", **optimizer)
-        second = stage_for(first.model, 2, objective, [method], steps=2)
+    optimizer = OPTIMIZER.get(of, {"optim": "sgd"})
+    begun, model = make(name, objective, **EXACT.get(of, {})), model_for(name, objective, dropout=0.0)
+    first = stage_for(model, 1, objective, [begun], steps=2)
+    train([begun], first, tmp_path / "first", **optimizer)
+    for batch_size, accumulation in ((4, 1), (1, 4)):
+        method, model = copy.deepcopy((begun, first.model))
+        second = stage_for(model, 2, objective, [method], steps=2)
         log = train([method], second, tmp_path / "second", batch_size, accumulation, **optimizer)
         results.append((stages.weights(second.model), log))
     (whole, lines), (parts, other) = results
