@@ -40,8 +40,8 @@ PARTIAL = ".partial."
 """Prefix of the names of unfinished files and folders."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _JUST_MADE, _LONG_AGO = 60, 7 * 24 * 3600
-"""Seconds since the last change: before the first, an unfinished folder may not be locked yet; after the second, no
-process is writing it, even where folders cannot be locked."""
+"""Seconds since the last change: before the first, an unfinished file or folder may not be locked yet; after the
+second, no process is writing it, even where nothing can be locked."""
 
 
 # -- what the system refuses --------------------------------------------------------------------------------------
@@ -149,10 +149,11 @@ def _replaced(path: Path, sealed: bool) -> Iterator[Path]:
         temporary = _partial(path)
         try:
             temporary.open("x").close()
-            yield temporary
-            if sealed:
-                unlist(path)
-            os.replace(temporary, path)
+            with _held(temporary):
+                yield temporary
+                if sealed:
+                    unlist(path)
+                os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -391,26 +392,28 @@ def remove_abandoned(folder: Path) -> None:
 
 def _abandoned(path: Path) -> bool:
     age = time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    if age <= _JUST_MADE:
+        return False
     try:
         with _held(path) as held:
-            return age > (_JUST_MADE if held else _LONG_AGO)
+            return held or age > _LONG_AGO
     except BlockingIOError:
         return False
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder until the block or the process ends; yield False if the path cannot be locked.
+def _held(path: Path) -> Iterator[bool]:
+    """Hold the lock of a file or folder until the block or the process ends; yield False if it cannot be locked.
 
-    Files cannot be locked, and some file systems have no locks.
+    Some file systems have no locks, and a link is not followed.
 
     Raises:
         BlockingIOError: another process holds it.
     """
-    if fcntl is None or not folder.is_dir():
+    if fcntl is None or path.is_symlink():
         yield False
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         held = True
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -319,8 +320,14 @@ def test_a_killed_grid_goes_on_and_ends_the_same(whole: Path, tmp_path: Path, mo
         first.run()
     assert [state.state for state in first.states()] == ["missing"]
     assert not list((tmp_path).glob("results/*"))
+    for place in (first.results, first.runs, first.runs / "ewc-order0-seed0"):
+        place.mkdir(exist_ok=True)
+        left = place / f"{files.PARTIAL}half.0"
+        left.mkdir()
+        os.utime(left, (0, 0))
     first.run()
     assert calls == [1, 2, 2, 3]
+    assert not list(tmp_path.rglob(f"{files.PARTIAL}*"))
     mine, theirs = cell(tmp_path, "ewc-order0-seed0"), cell(whole, "ewc-order0-seed0")
     assert all(at(mine, row) == at(theirs, row) for row in range(4))
 

@@ -159,6 +159,20 @@ def test_what_a_living_process_makes_is_left_alone(tmp_path: Path, monkeypatch: 
     assert not old.exists()
 
 
+def test_half_a_file_is_removed_once_nobody_writes_it(tmp_path: Path) -> None:
+    left = tmp_path / f"{files.PARTIAL}cell.json.0"
+    left.write_text("half")
+    files.remove_abandoned(tmp_path)
+    assert left.is_file(), "it may have been made this moment"
+    with files._replaced(tmp_path / "slow.json", sealed=False) as slow:
+        for each in (slow, left):
+            age(each, 120)
+        files.remove_abandoned(tmp_path)
+        assert slow.is_file()
+        assert not left.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["slow.json"]
+
+
 def test_two_that_make_the_same_folder(tmp_path: Path) -> None:
     with files.new_folder(tmp_path / "same") as first:
         (first / "a").write_text("first")

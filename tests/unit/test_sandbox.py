@@ -169,6 +169,25 @@ def test_reading_outside(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
+def test_the_library_is_read_and_what_lies_beside_it_is_not_even_listed() -> None:
+    passes(
+        """
+        place = os.path.dirname(os.__file__)
+        refused(os.listdir, place)
+        refused(os.listdir, place + "/site-packages")
+        assert not list(os.walk(place))
+        assert "decoder.py" in os.listdir(place + "/json")
+        import importlib
+        importlib.invalidate_caches()
+        import tomllib, wave, _bisect
+        try:
+            import site_packages
+        except ImportError:
+            pass
+        """
+    )
+
+
 def test_writing(tmp_path: Path) -> None:
     kept, script = tmp_path / "kept", tmp_path / "script"
     kept.write_text("kept")

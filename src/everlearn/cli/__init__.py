@@ -58,6 +58,7 @@ COMPLETING = "_EVERLEARN_COMPLETE"
 PLACES = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY, errno.EBUSY, errno.ENXIO, errno.ENODEV, errno.EFBIG),
+    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT),  # a damaged disk, or one of another machine
 }
 """What a file system answers to a place that cannot be read or written."""
 

@@ -238,6 +238,8 @@ class Grid(RunFactory):
         return self.states()
 
     def _make_missing(self) -> None:
+        for folder in (self.results, self.runs):
+            files.remove_abandoned(folder)
         known = {cell.name: self._failure(cell) for cell in self.cells}
         while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
             for cell in missing:
@@ -272,6 +274,7 @@ class Grid(RunFactory):
             return None
 
     def _make(self, cell: GridRun, place: Path) -> None:
+        files.remove_leftovers(place)
         (place / FAILED).unlink(missing_ok=True)
         self.reporter.cell = cell.name
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from everlearn import files
 from everlearn.config.overrides import put
 from everlearn.config.recipe import Recipe, parse
 from everlearn.data.blocks import hash_of
@@ -153,6 +154,7 @@ class RunFactory:
         if place not in self._bases:
             self.reporter.cell = "base"
             with self.waiting_for(place, "measures the base model"):
+                files.remove_leftovers(place)
                 learner = self._learner(self.recipe(self.plain(job.base_changes), place / "run"))
                 learner.scorer().score(0)
                 self._bases[place] = learner.folder

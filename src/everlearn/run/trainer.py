@@ -339,9 +339,10 @@ class StageTrainer(Trainer):
                 save_memories(inside / MEMORY, self.methods)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            files.seal(writing / name)
-            shutil.rmtree(folder / name, ignore_errors=True)
-            os.replace(writing / name, folder / name)
+            with files.writing(folder / name):
+                files.seal(writing / name)
+                shutil.rmtree(folder / name, ignore_errors=True)
+                os.replace(writing / name, folder / name)
             shutil.rmtree(writing, ignore_errors=True)
             limit = self.args.save_total_limit
             for old in checkpoints(folder)[: -limit if limit else 0]:

@@ -7,7 +7,7 @@ library beside Python's own. What it is given on its standard input, as JSON: ``
 
 import contextlib
 import ctypes
-import importlib
+import importlib.util
 import json
 import os
 import resource
@@ -39,14 +39,22 @@ def _libraries() -> Iterator[tuple[str, int]]:
     """Yield each path that may be read, with its rights.
 
     Of Python's own modules the contents may be read; of their folders, and of the empty working folder, the lists of
-    names.
+    names. A right to list holds for all that lies below, so the library's own folder gets none: what others installed
+    lies in it.
     """
     yield ".", _READ_FOLDER
     for folder in filter(os.path.isdir, sys.path):
-        yield folder, _READ_FOLDER
         for entry in os.scandir(folder):
             if entry.name not in _OF_OTHERS:
                 yield entry.path, _READ_FILE | (_READ_FOLDER if entry.is_dir() else 0)
+
+
+def _remember_names() -> None:
+    """Let imports know the modules of the library's folders, which cannot be listed any more, and not look again."""
+    importlib.util.find_spec("no_such_module")  # every finder lists its folder
+    for finder in sys.path_importer_cache.values():
+        if finder is not None:
+            finder._fill_cache = lambda: None  # type: ignore[attr-defined]
 
 
 def _close_files() -> None:
@@ -102,6 +110,7 @@ def main() -> None:
             importlib.import_module(name)
     try:
         _limit(given)
+        _remember_names()
         _close_files()
         _close_calls(bytes.fromhex(given["filter"]))
     except (OSError, ValueError) as error:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from everlearn.data.blocks import hash_of
 from everlearn.data.documents import DIGEST_UP_TO
 from everlearn.errors import DataError
 from everlearn.files import digest
+from everlearn_bench.suites.archives import BROKEN, contents, lines
 from everlearn_bench.suites.m2d2.names import JUNK, NAMES, Branch, branch_of
 
 PARTS = ("train", "valid", "test")
@@ -125,7 +123,7 @@ def _plain(folder: Path) -> dict[str, Texts]:
             raise DataError(f"The domain in '{folder}' lacks '{part}.txt': it needs train.txt, valid.txt and test.txt.")
 
     def reader(file: Path) -> Texts:
-        return lambda: _lines(file.open("rb"), file)
+        return lambda: lines(file.open("rb"), file)
 
     return {part: reader(folder / f"{part}.txt") for part in PARTS}
 
@@ -136,30 +134,19 @@ def _tarred(file: Path, name: str) -> dict[str, Texts]:
     def reader(part: str) -> Texts:
         def read() -> Iterator[str]:
             try:
-                with tarfile.open(file, "r:gz") as tar:
-                    for member in tar:
-                        wanted = Path(member.name).parts[-2:] == (name, f"{part}.txt")
-                        # Links are skipped: they may be broken or circular.
-                        if wanted and member.isreg() and (text := tar.extractfile(member)):
-                            yield from _lines(text, file)
-                            return
-            except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                for tar, member in contents(file):
+                    wanted = Path(member.name).parts[-2:] == (name, f"{part}.txt")
+                    # Links are skipped: they may be broken or circular.
+                    if wanted and member.isreg() and (text := tar.extractfile(member)):
+                        yield from lines(cast(BinaryIO, text), file)
+                        return
+            except BROKEN as error:
                 raise DataError(f"'{file}' cannot be read: {error}.") from None
             raise DataError(f"'{file}' holds no '{name}/{part}.txt'.")
 
         return read
 
     return {part: reader(part) for part in PARTS}
-
-
-def _lines(file: Any, path: Path) -> Iterator[str]:
-    try:
-        with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
-            for line in text:
-                if line.strip():
-                    yield line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"'{path}' is no text in UTF-8: {error.reason}.") from None
 
 
 def _mark(source: Path) -> str:
