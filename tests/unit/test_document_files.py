@@ -73,6 +73,14 @@ def test_beside_tables_code_is_not_text(tmp_path: Path) -> None:
     assert texts(tmp_path) == ["a row"]
 
 
+def test_code_beside_json_is_not_guessed_at(tmp_path: Path) -> None:
+    for name, content in {"package.json": '{"name": "x"}', "a.ts": "let a = 1", "README.md": "# X"}.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=r"Name them by a pattern, such as `.*/\*\*/\*\.ts`"):
+        texts(tmp_path)
+    assert texts(tmp_path / "**/*.ts") == ["let a = 1"]
+
+
 def test_among_documents_a_card_is_one_and_names_of_splits_say_nothing(tmp_path: Path) -> None:
     for name in ("README.md", "train.py", "test_rows.py"):
         (tmp_path / name).write_text(f"of {name}")

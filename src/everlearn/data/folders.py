@@ -60,13 +60,21 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
         wanted: the split to read.
 
     Raises:
-        DataError: its files belong to splits, and none of them is the wanted one.
+        DataError: its files belong to splits, and none of them is the wanted one; or what is text is not clear.
     """
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
     data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
     documents = {path for path in data if format_of(path) in _DOCUMENTS}
-    if len(documents) < len(data):  # beside tables a card or a script is about them; among documents it is one of them
+    tables = [path for path in data if path not in documents]
+    if tables and all(format_of(path) == ".json" for path in tables):
+        code = next((path for path in data if format_of(path) in WHOLE), None)
+        if code is not None:
+            raise DataError(
+                f"{folder} holds {code} and {tables[0]}: whether its code or its JSON files are text is not clear. Name "
+                f"them by a pattern, such as `{folder}/**/*{code.suffix}` or `{folder}/**/*.json`."
+            )
+    if tables:  # beside tables a card or a script is about them; among documents it is one of them
         data = [path for path in data if format_of(path) not in WHOLE and not _is_card(path, format_of(path))]
     splits = {} if any(format_of(path) in WHOLE for path in data) else _by_split(data)
     if len(splits) < 2:
