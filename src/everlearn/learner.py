@@ -223,7 +223,8 @@ class ContinualLearner(OpenRun):
         """Learn one more domain from the saved model and memory, at any later time. No earlier training data is read.
 
         Args:
-            domain: a `Domain`, or a mapping of its keys; its `train` options override those of the run.
+            domain: a `Domain`, or a mapping of its keys; its `train` options override those of the run. With
+                `continues` it is an earlier domain that is learnt again.
             end_tasks: additional tasks on which checkpoints are evaluated from now on.
 
         Raises:
@@ -436,6 +437,8 @@ class ContinualLearner(OpenRun):
     def train_alone(self, scorer: Scorer) -> None:
         """Train one model for each domain alone, from the base model and without a method."""
         for domain in self.recipe.domains:
+            if not domain.held_out:
+                continue
             recipe = self.recipe.changed(
                 domains=[domain.model_dump(mode="json")],
                 method=[PLAIN],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,13 +28,22 @@ def command(
     ] = None,
     *,
     domain: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--domain",
             metavar="NAME=PATH",
             help="The new domain and its corpus; only NAME if domains.NAME.sources=… is set.",
         ),
-    ],
+    ] = None,
+    more: Annotated[
+        str | None,
+        typer.Option(
+            "--more",
+            metavar="NAME[=PATH]",
+            help="Instead of --domain: learn a domain of the run again, with more steps (train.max_steps=…) or, with "
+            "PATH, with text that has come since. It is called NAME-2 and scored on NAME's held-out text.",
+        ),
+    ] = None,
     text_column: Annotated[str | None, typer.Option(help="Column with the text; default: `text`.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column with the answer, for text-to-text.")] = None,
     messages_column: Annotated[str | None, typer.Option(help="Column with a chat, a list of messages.")] = None,
@@ -49,18 +59,31 @@ def command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn one more domain from the model and memory of a finished run, without any old data."""
+    """Learn one more domain, or more of one, from the model and memory of a finished run, without any old data."""
     from everlearn.config.later import check_later_key
     from everlearn.config.overrides import overridden
     from everlearn.config.recipe import parse_domain
+    from everlearn.errors import RunError
     from everlearn.evaluation.task import task_config
     from everlearn.options import home
+    from everlearn.run.folder import RunFolder
 
     columns = {"text_column": text_column, "target_column": target_column, "messages_column": messages_column}
     new: dict[str, Any]
-    if any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
+    if (domain is None) == (more is None):
+        raise RunError("Give --domain NAME=PATH, for a new domain, or --more NAME, to learn one of the run again.")
+    if more is not None and into is not None:
+        raise RunError("--more needs a run folder, which has the domain's held-out text. Leave --into out.")
+    if more is not None:
+        first, _, path = more.partition("=")
+        names = {known.name for known in RunFolder(run).recipe().domains}
+        name = next(each for number in count(2) if (each := f"{first}-{number}") not in names)
+        new = {"name": name, "continues": first, **({"path": str(home(path, "--more"))} if path else {})}
+    elif any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
+        assert domain is not None
         name, new = domain, {"name": domain}  # a domain with several sources has no single path
     else:
+        assert domain is not None
         name, path = pair(domain, "--domain", "contracts=contracts.jsonl")
         new = {"name": name, "path": str(home(path, "--domain"))}
     new |= {key: value for key, value in columns.items() if value is not None}

@@ -222,6 +222,35 @@ class Recipe(Options):
     """Installed modules to import before the recipe is read: they register methods, tasks or metrics of their own.
     Packages that declare entry points are found without it."""
 
+    @field_validator("domains", mode="before")
+    @classmethod
+    def _learnt_again(cls, value: Any) -> Any:
+        """Give a domain that `continues` another one the keys of that one that it leaves out."""
+        if not isinstance(value, list | tuple):
+            return value
+        listed = [each.model_dump(exclude_unset=True) if isinstance(each, Domain) else each for each in value]
+        known: dict[str, dict[str, Any]] = {}
+        for number, domain in enumerate(listed):
+            if not isinstance(domain, dict):
+                continue
+            if (first := domain.get("continues")) is None:
+                known[str(domain.get("name"))] = domain
+                continue
+            if first not in known:
+                raise ValueError(
+                    f"domain '{domain.get('name')}' continues '{first}', which is no domain before it."
+                    f"{did_you_mean(str(first), known)}"
+                )
+            text = ("path", "sources", "data")
+            left_out = ("name", "train", *(text if any(key in domain for key in text) else ()))
+            listed[number] = {key: value for key, value in known[first].items() if key not in left_out} | domain
+            if listed[number].get("validation") != known[first].get("validation"):
+                raise ValueError(
+                    f"domain '{domain.get('name')}' continues '{first}', whose held-out text it leaves out and is "
+                    "scored on: remove its `validation`"
+                )
+        return listed
+
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -280,6 +309,13 @@ class Recipe(Options):
                     f"end task '{task.name}' belongs to domain '{task.domain}', which is not in `domains`."
                     f"{did_you_mean(task.domain, names)}"
                 )
+        for domain in self.domains:
+            for method in self.methods() if domain.continues is not None else ():
+                if method.needs.domain_id_test:
+                    raise ValueError(
+                        f"domain '{domain.name}' continues '{domain.continues}', but method '{method.label}' reads a "
+                        "text with what it keeps of that text's domain, which would not be changed: remove `continues`"
+                    )
         if self.evaluation.tasks_every is not None and all(KINDS[task.kind].fine_tunes for task in self.end_tasks):
             raise ValueError(
                 "`evaluation.tasks_every` asks end tasks inside a stage, but `end_tasks` has none that is asked as it "

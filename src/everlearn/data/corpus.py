@@ -170,6 +170,9 @@ class Domain(Corpus):
     order; of a corpus of one or few documents, its end), a file of its own, for a hub data set the name of another
     split, or null for nothing. Of several sources, a share of each."""
 
+    continues: str | None = None
+    """An earlier domain that is learnt again here, with more steps or with text that has come since. Keys that are left
+    out are that domain's; what it holds out is not learnt, and the model is scored on that, not on text of its own."""
     group: str | None = Field(default=None, min_length=1)
     """What it belongs to together with other domains (a super-domain, such as `wiki`): results say it, and numbers can
     be given by group."""
@@ -194,6 +197,8 @@ class Domain(Corpus):
 
     @model_validator(mode="after")
     def _path_or_sources(self) -> Domain:
+        if self.continues is not None and not self.path and not self.sources:
+            return self  # a recipe fills in those of the domain that is learnt again
         if bool(self.path) == bool(self.sources):
             both = "has both `path` and `sources`; keep one" if self.path else "needs a `path`, or `sources`"
             raise ValueError(f"domain '{self.name}' {both}")
@@ -203,6 +208,16 @@ class Domain(Corpus):
                 if getattr(self, key) != fields[key].default:
                     raise ValueError(f"domain '{self.name}' has `sources`: `{key}` belongs to each of them")
         return self
+
+    @property
+    def learns(self) -> str:
+        """The name of the domain that is learnt: its own, or of the one that it continues."""
+        return self.name if self.continues is None else self.continues
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it has held-out text of its own, on which models are scored."""
+        return bool(self.validation) and self.continues is None
 
     @property
     def answers(self) -> bool:
@@ -221,7 +236,7 @@ class Domain(Corpus):
         for source, name in zip(self.sources, self.source_names, strict=True):
             held_out = self.validation if not made or not isinstance(self.validation, str) else None
             options = source.model_dump(exclude={"weight"})
-            made.append(Domain(name=f"{self.name}.{name}", validation=held_out, **options))
+            made.append(Domain(name=f"{self.name}.{name}", validation=held_out, continues=self.continues, **options))
             made[-1].limited(self.limits)
             made[-1]._beside_answers = self.answers and not source.answers
         return tuple(made)

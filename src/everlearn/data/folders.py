@@ -71,8 +71,8 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
         code = next((path for path in data if format_of(path) in WHOLE), None)
         if code is not None:
             raise DataError(
-                f"{folder} holds {code} and {tables[0]}: whether its code or its JSON files are text is not clear. Name "
-                f"them by a pattern, such as `{folder}/**/*{code.suffix}` or `{folder}/**/*.json`."
+                f"{folder} holds {code} and {tables[0]}: whether its code or its JSON files are text is not clear. "
+                f"Name them by a pattern, such as `{folder}/**/*{code.suffix}` or `{folder}/**/*.json`."
             )
     if tables:  # beside tables a card or a script is about them; among documents it is one of them
         data = [path for path in data if format_of(path) not in WHOLE and not _is_card(path, format_of(path))]

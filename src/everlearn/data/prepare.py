@@ -198,7 +198,8 @@ class _Work:
         short = not self.corpus.answers and counts["train"].tokens < self.block_size
         if short or not (self.corpus.streaming or blocks["train"]):
             raise too_small(self.name, counts["train"].tokens, self.block_size)
-        if (self.share or self.held_out) and not blocks["validation"]:
+        again = isinstance(self.corpus, Domain) and self.corpus.continues is not None
+        if (self.share or self.held_out) and not blocks["validation"] and not again:
             raise too_little_held_out(self.name, self.corpus, counts["validation"], self.block_size)
 
     def _width(self, count: Count) -> float:

@@ -95,6 +95,7 @@ class ForgettingGuard:
     def __init__(self, recipe: Recipe, folder: RunFolder, index: int, writes: bool = True) -> None:
         assert recipe.stop is not None
         self.stop, self.domain = recipe.stop, recipe.domains[index - 1].name
+        self._learns = recipe.domains[index - 1].learns
         self._training = folder.training(index, self.domain)
         self._bounds = dict(_bounds(recipe, folder, index))
         self.state = _read(self._training / STATE)
@@ -157,7 +158,7 @@ class ForgettingGuard:
             self._warn(step, passed)
             return False, False
         if not passed:
-            better = self._note_best(step, cells.get(self.domain))
+            better = self._note_best(step, cells.get(self._learns))
             if better or step < last:
                 return better, False
         best = self._best_step()
@@ -252,10 +253,14 @@ def _bounds(recipe: Recipe, folder: RunFolder, index: int) -> Any:
     if stop.general is not None and recipe.general is not None:
         name = recipe.general.name
         yield name, (Cell.load(set_path(cells, 0, name)), stop.general, "stop.general", "under the base model")
-    for row, domain in enumerate(recipe.domains[: index - 1], 1):
-        if stop.earlier is not None and domain.validation:
-            reference = Cell.load(set_path(cells, row, domain.name))
-            yield domain.name, (reference, stop.earlier, "stop.earlier", "right after it was learnt")
+    if stop.earlier is None:
+        return
+    *before, now = recipe.domains[:index]
+    last = {domain.learns: row for row, domain in enumerate(before, 1) if domain.validation}
+    for name, row in last.items():
+        if name != now.learns:
+            reference = Cell.load(set_path(cells, row, name))
+            yield name, (reference, stop.earlier, "stop.earlier", "right after it was learnt")
 
 
 def _read(path: Path) -> Decisions:

@@ -24,7 +24,7 @@ from everlearn.evaluation.task import KINDS, TaskConfig
 def held_out_names(recipe: Recipe) -> list[str]:
     """Return the names of domains with held-out text, then that of the general text if it has some."""
     general = [recipe.general] if recipe.general is not None else []
-    return [domain.name for domain in (*recipe.domains, *general) if domain.validation]
+    return [domain.name for domain in (*recipe.domains, *general) if domain.held_out]
 
 
 def wanted_sets(recipe: Recipe, row: int) -> list[str]:
@@ -36,9 +36,9 @@ def sets_inside(recipe: Recipe, index: int) -> list[str]:
     """Return the held-out sets that are scored during the stage of domain `index` (`evaluation.every`, `stop`)."""
     if recipe.evaluation.columns == "all":
         return held_out_names(recipe)
-    domains = [domain.name for domain in recipe.domains]
+    domains = [domain.learns for domain in recipe.domains]
     earlier = recipe.evaluation.columns == "seen" or (recipe.stop is not None and recipe.stop.earlier is not None)
-    unwanted = {*domains[index:], *([] if earlier else domains[: index - 1])}
+    unwanted = set(domains).difference(domains[:index] if earlier else domains[index - 1 : index])
     return [name for name in held_out_names(recipe) if name not in unwanted]
 
 
@@ -54,4 +54,4 @@ def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:
         return list(recipe.tasks)
     if recipe.evaluation.end_tasks == "final":
         return list(always)
-    return [*(task for task in recipe.end_tasks if task.domain == recipe.domains[row - 1].name), *always]
+    return [*(task for task in recipe.end_tasks if task.domain == recipe.domains[row - 1].learns), *always]

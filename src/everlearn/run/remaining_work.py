@@ -57,7 +57,7 @@ def _stages(run: OpenRun) -> Counter[str]:
     alone = [
         domain.name
         for domain in recipe.domains
-        if evaluation.alone and not run.folder.alone(domain.name).stage(1, domain.name).is_dir()
+        if evaluation.alone and domain.held_out and not run.folder.alone(domain.name).stage(1, domain.name).is_dir()
     ]
     work = Counter({AROUND: len(missing) + len(alone), PASSES: sum(declared_passes(run, index) for index in missing)})
     for name in [*(recipe.domains[index - 1].name for index in missing), *alone]:

@@ -1,0 +1,102 @@
+"""A domain that is learnt again: more steps, or more text, and scores on the held-out text that there was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import recipe
+
+import tiny
+from everlearn.cli import main
+from everlearn.config.recipe import Recipe, parse
+from everlearn.data.corpus import document_key, is_held_out
+from everlearn.data.documents import read_documents
+from everlearn.errors import RecipeError
+from everlearn.learner import ContinualLearner
+from everlearn.run.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def changed(built: Recipe, **keys: Any) -> Recipe:
+    """The recipe with a third stage that goes on with its first domain."""
+    first = built.domains[0].name
+    more = {"name": f"{first}-2", "continues": first, **keys}
+    return built.changed(domains=[*(domain.model_dump(mode="json") for domain in built.domains), more])
+
+
+@pytest.mark.parametrize("columns", ["all", "seen", "own"])
+def test_more_steps_are_scored_on_the_domains_own_text(tmp_path: Path, columns: str) -> None:
+    built = recipe(tmp_path, "gpt2", dropout=0.0)
+    evaluation = built.evaluation.model_dump(mode="json") | {"columns": columns}
+    built = changed(built.changed(evaluation=evaluation))
+    results = ContinualLearner(built).run()
+    first, second, again = (domain.name for domain in built.domains)
+    scores = results.matrices["bits_per_byte"].estimates()
+    assert {column for _, column in scores} == {first, second}
+    assert scores[again, first].value < scores["base", first].value
+    forgotten = results.summary["bits_per_byte"].forgotten
+    assert forgotten[first].value == pytest.approx(scores[again, first].value - scores[first, first].value)
+
+
+def test_what_was_held_out_is_not_learnt(tmp_path: Path) -> None:
+    built = recipe(tmp_path, "gpt2", dropout=0.0)
+    texts = tiny.texts(300, seed=9)
+    old, grown = tmp_path / "old.jsonl", tmp_path / "grown.jsonl"
+    for path, own in ((old, texts[:200]), (grown, texts)):
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in own), encoding="utf-8")
+    first = {"name": "news", "path": str(old), "validation": 0.2, "train": {"max_steps": 2}}
+    built = built.changed(domains=[first, {"name": "news-2", "continues": "news", "path": str(grown)}])
+    learner = ContinualLearner(built)
+    kept = {document_key(document) for document, _ in read_documents(built.domains[0]) if is_held_out(document, 0.2)}
+    train = learner.prepared("news-2")
+    more = [document for document, _ in read_documents(built.domains[1])]
+    assert kept
+    assert train.documents == sum(not is_held_out(document, 0.2) for document in more)
+    assert kept.isdisjoint(document_key(document) for document in more if not is_held_out(document, 0.2))
+    assert "train" not in built.model_dump(exclude_unset=True)["domains"][1]
+
+
+def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:
+    built = recipe(tmp_path, "gpt2", dropout=0.0)
+    ContinualLearner(built).run()
+    first = built.domains[0].name
+    for number in (2, 3):
+        assert main(["learn", str(built.folder()), "--more", first, "train.max_steps=2", "--json"]) == 0
+        assert ContinualLearner.open(built.folder()).recipe.domains[-1].name == f"{first}-{number}"
+    whole = ContinualLearner.open(built.folder()).recipe
+    assert [domain.learns for domain in whole.domains] == [*(each.name for each in built.domains), first, first]
+    folder = RunFolder(built.folder())
+    assert all(folder.finished(number, domain.name) for number, domain in enumerate(whole.domains, 1))
+
+
+@pytest.mark.parametrize(
+    ("domain", "method", "words"),
+    [
+        ({"name": "b", "continues": "c"}, "sequential", "continues 'c', which is no domain before it"),
+        ({"name": "b", "continues": "nws"}, "sequential", "Did you mean 'news'"),
+        ({"name": "b", "continues": "news", "validation": 0.5}, "sequential", "remove its `validation`"),
+        ({"name": "b", "continues": "news"}, "dap_adapter", "method 'dap_adapter' reads a text with what it keeps"),
+    ],
+)
+def test_what_cannot_be_learnt_again_is_refused(domain: dict[str, Any], method: str, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        parse({"model": "x", "domains": [{"name": "news", "path": "a.txt"}, domain], "method": method})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "Give --domain NAME=PATH"),
+        (["--domain", "a=b.txt", "--more", "a"], "Give --domain NAME=PATH"),
+        (["--more", "a", "--into", "x"], "Leave --into out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert main(["learn", str(tmp_path), *options]) == 2
+    assert words in capsys.readouterr().err
