@@ -57,7 +57,12 @@ def stack(blocks: Sequence[Block]) -> dict[str, Column]:
 
 
 def tokens_in(block: Block) -> int:
-    """Return the number of tokens of a block: its row, and for an encoder-decoder the row of its answer."""
+    """Return the number of tokens of a block: its row, and for an encoder-decoder the row of its answer.
+
+    Rows of another trainer may have several texts under names of their own, which all count.
+    """
+    if "input_ids" not in block:
+        return int(sum(column.size for column in block.values()))
     answer_apart = "labels" in block and "segments" not in block
     return int(block["input_ids"].size + (block["labels"].size if answer_apart else 0))
 
@@ -173,8 +178,8 @@ class PackedBlocks(BlockSource):
         """Take columns of equally many rows.
 
         Args:
-            arrays: key to rows, [N, S] or :class:`Ragged`; ``input_ids`` must be one of them. Each use looks
-                them up, so that a mapping may open them when they are read.
+            arrays: key to rows, [N, S] or :class:`Ragged`. Each use looks them up, so that a mapping may open them
+                when they are read.
             seed: of the order; pass p is a permutation seeded by (seed, name, p).
             name: of the domain.
             fingerprint: of the content; computed from the arrays when it is not given.
@@ -183,7 +188,7 @@ class PackedBlocks(BlockSource):
             DataError: there is no block, or the columns differ in length.
         """
         lengths = {key: len(column) for key, column in arrays.items()}
-        if "input_ids" not in arrays or not lengths["input_ids"]:
+        if not any(lengths.values()):
             raise DataError(f"'{name}' holds no block to train on.")
         if len(set(lengths.values())) != 1:
             raise DataError(f"The columns of '{name}' must have equally many rows; they have {lengths}.")
@@ -193,10 +198,10 @@ class PackedBlocks(BlockSource):
         self._fingerprint = fingerprint
         self._position = 0
         self._order: tuple[int, np.ndarray] | None = None
-        self.size: int = lengths["input_ids"]
-        ids = arrays["input_ids"]
+        self.size: int = next(iter(lengths.values()))
+        ids = arrays.get("input_ids")
         answer_apart = "labels" in arrays and "segments" not in arrays
-        self.block_tokens = None if isinstance(ids, Ragged) or answer_apart else int(ids.shape[1])
+        self.block_tokens = int(ids.shape[1]) if isinstance(ids, np.ndarray) and not answer_apart else None
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[Block], seed: int, name: str = "blocks") -> PackedBlocks:

@@ -81,6 +81,8 @@ class Needs:
     """Names of the supported objectives."""
     peft: bool = True
     """Supports a model with PEFT adapters."""
+    predictions: bool = False
+    """Reads what the model predicts of text, which takes a vocabulary head; a reward model has none."""
     anatomy: bool = False
     """Reads the structure of the model: its layers, their projections, or heads and neurons."""
     earlier_models: bool = False

@@ -16,7 +16,7 @@ from everlearn.methods.base import Method
 if TYPE_CHECKING:
     from everlearn.protecting.loop import ProtectedLoop
 
-OF_A_TRAINER = {"domain", "held_out", "stop", "stop_every"}
+OF_A_TRAINER = {"domain", "held_out", "general", "stop", "stop_every"}
 Methods = Sequence[str | Mapping[str, Any] | Method]
 
 
@@ -29,6 +29,7 @@ def protect(
     memory: str | Path,
     domain: str | None = None,
     held_out: Any = None,
+    general: Any = None,
     stop: float | Mapping[str, float] | None = None,
     stop_every: int = 50,
 ) -> Trainer: ...
@@ -59,12 +60,14 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
             is one).
         memory: folder of the methods' memory of earlier domains.
         options: ``domain``, a name (numbered by default); ``held_out``, text that is not trained on (texts, a file, or
-            several of these by name), which is scored before and after. For a Trainer also: ``stop``, the bits per byte
-            that this text may get worse (a number, or one by name), beyond which the training ends with the weights of
-            the last measurement within it; ``stop_every``, the steps between two measurements (50). For a loop also:
-            ``tokenizer``, which the held-out text needs; ``data``, the dataset; ``collate``, a function from a list of
-            examples to a batch; ``loss(model, batch)``, a scalar (the model's own by default); ``steps`` of the domain;
-            ``batch_size`` for measurements; ``seed``; ``resume``, a folder written by ``protected.save_state``.
+            several of these by name), which is scored before and after; ``general``, text that the model knows (texts
+            or a file), on which methods measure what to protect of it before the first domain. For a Trainer also:
+            ``stop``, the bits per byte that held-out text may get worse (a number, or one by name), beyond which the
+            training ends with the weights of the last measurement within it; ``stop_every``, the steps between two
+            measurements (50). For a loop also: ``tokenizer``, which text needs; ``data``, the dataset; ``collate``, a
+            function from a list of examples to a batch; ``loss(model, batch)``, a scalar (the model's own by default);
+            ``steps`` of the domain; ``batch_size`` for measurements; ``seed``; ``resume``, a folder written by
+            ``protected.save_state``.
 
     Raises:
         MethodError: a method cannot work there; the message says why.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,21 +16,25 @@ from everlearn import files
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
+from everlearn.methods.stage import Checkpoints
+from everlearn.model.head import output_head
 from everlearn.model.modes import as_its_class_computes
-from everlearn.protecting.foreign_data import Collator, Examples, their_objective
-from everlearn.protecting.held_out import ScoredText
+from everlearn.model.objectives import make_objective
+from everlearn.protecting.foreign_batches import their_objective
+from everlearn.protecting.foreign_data import Collator, Examples, WrittenRows, as_block, padded
+from everlearn.protecting.foreign_text import as_text
+from everlearn.protecting.held_out import OneText, ScoredText, general_text
 from everlearn.protecting.memory import MemoryFolder
 from everlearn.protecting.report import MaskAtWork, ProtectionReport, other_means
 from everlearn.run.trainer import load_memories, save_memories
 from everlearn.seeding import seeded
 
-STATE = "everlearn.json"
+STATE, WRITTEN = "everlearn.json", "written-rows.safetensors"
 NEEDS_A_RUN = {
     "attach": "changes the model itself while a domain is learnt (adapters, gates, prompts, growth), which is not "
     "everlearn's here",
     "prepare_model": "wraps the model, which is not everlearn's here",
     "starting_weights": "takes weights from earlier models, which only a run folder keeps",
-    "final_weights": "takes weights from earlier models, which only a run folder keeps",
 }
 """Hooks that do not work in a foreign training, and why."""
 
@@ -50,7 +55,9 @@ class ProtectedDomain:
         steps: number of optimizer steps, if known.
         seed: seed of measurements and of replay.
         held_out: text that is scored before and after.
-        bf16: whether it is scored in bfloat16.
+        general: text that methods measure general knowledge on.
+        flattening: how to have the collator make a row of each example.
+        bf16: whether text is scored in bfloat16.
     """
 
     def __init__(
@@ -68,6 +75,8 @@ class ProtectedDomain:
         steps: int,
         seed: int,
         held_out: Sequence[ScoredText] = (),
+        general: OneText | None = None,
+        flattening: str = "Use a collator that makes a row of each example",
         bf16: bool = False,
     ) -> None:
         built = [build(method) for method in methods]
@@ -80,7 +89,14 @@ class ProtectedDomain:
                 f"{', '.join(self.folder.domains) or 'none'}. Give another one (`domain`)."
             )
         self.examples = Examples(dataset, seed, name)
-        objective = their_objective(model, tokenizer, self.examples.taken_by(collator))
+        self.written = self._written(collator, seed, name)
+        text = general_text(general, model, tokenizer, seed)
+        objective = their_objective(
+            model,
+            tokenizer,
+            self.examples.taken_by(collator) if self.written is None else padded,
+            None if text is None else make_objective(None, model, tokenizer),
+        )
         stage = Stage(
             index=index,
             domain=name,
@@ -88,27 +104,29 @@ class ProtectedDomain:
             model=model,
             tokenizer=tokenizer,
             objective=objective,
-            source=self.examples,
-            general=None,
+            source=self.examples if self.written is None else self.written,
+            general=text,
             batch_size=batch_size,
             seed=seed,
             steps=steps,
             rows_per_step=rows_per_step,
+            checkpoints=Checkpoints(index, self._earlier),
         )
-        _refuse(built, self.examples)
+        _refuse(built, self.examples, model)
         setting = Setting(
             model=model,
             objective=objective,
             methods=tuple(built),
             has_peft=any(isinstance(module, BaseTunerLayer) for module in model.modules()),
-            has_general=False,
+            has_general=text is not None,
             block_size=0,
         )
         check_methods(built, setting)
         self.folder.load(built)
         self.protection = Protection(built, stage)
         self.objective, self.begun = objective, False
-        self._held_out, self._bf16 = held_out, bf16
+        self._held_out, self._bf16, self._flattening = held_out, bf16, flattening
+        self._start: dict[str, Tensor] = {}
         self._passes, self._added = 0, dict[str, Tensor]()
         self._masks: dict[str, MaskAtWork] = {}
         self._report: ProtectionReport | None = None
@@ -128,11 +146,22 @@ class ProtectedDomain:
         self._check_batches()
         for text in self._held_out:
             text.measure(self.stage.model, self.stage.batch_size, self._bf16)
+        if any(overrides(method, "final_weights") for method in self.protection.methods):
+            self._start = {name: p.detach().to("cpu", copy=True) for name, p in self.stage.model.named_parameters()}
+        given = self.stage.source
         with as_its_class_computes(self.stage.model):
             source = self.protection.begin()
-        if source is self.examples:
+        if source is given:
             return self.examples.dataset
-        return [self.examples.as_example(block) for block in islice(source, source.size)]
+        rows = list(islice(source, source.size))
+        for row in rows:
+            if self.written is not None or set(row) != set(as_block(self.examples.first)):
+                raise MethodError(
+                    f"'{source.name}' has rows that are not like the examples of this trainer ({', '.join(row)}), so "
+                    "they cannot be mixed in. Add such examples to the dataset before training, and remove the method "
+                    "that mixes them in."
+                )
+        return [self.examples.as_example(row) for row in rows]
 
     def beside(
         self, model: nn.Module, batch: dict[str, Tensor], compute: Callable[[], Any]
@@ -154,6 +183,12 @@ class ProtectedDomain:
         if self._report is None:
             raise RunError("The protected training has not ended yet, so there is no report of it.")
         return self._report
+
+    def read(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return a batch of the external trainer in the format of the objective."""
+        if self.written is not None and any(method.needs.importance_pass for method in self.protection.methods):
+            self.written.add(as_text(inputs))
+        return self.objective.read(inputs)
 
     def finish(self, writes: bool, stopped: str | None = None) -> None:
         """Measure what was learnt and forgotten, write the memory (on one process), and create the report.
@@ -195,12 +230,46 @@ class ProtectedDomain:
         """Remove all hooks from the model after a failed training."""
         self.protection.release()
 
+    def _written(self, collator: Collator, seed: int, name: str) -> WrittenRows | None:
+        """Return a source of the rows that the trainer writes itself, if its collator makes no batch of examples."""
+        with seeded(seed, "look", name):
+            made = self.examples.taken_by(collator)([as_block(self.examples.first)])
+        return None if isinstance(made, Mapping) else WrittenRows(name)
+
+    def _earlier(self, number: int) -> nn.Module:
+        """Return a copy of the model that the domain started from.
+
+        Raises:
+            MethodError: another one is asked for, which only a run folder keeps.
+        """
+        stage = self.stage
+        if number != stage.index - 1 or (stage.step and not self._start):
+            raise MethodError(
+                "Of the earlier models, this training has the one that it starts from; the others are kept in a run "
+                "folder (`everlearn run`)."
+            )
+        with as_its_class_computes(stage.model):
+            model = copy.deepcopy(stage.model).float().cpu()
+        with torch.no_grad():
+            for name, weight in self._start.items():
+                model.get_parameter(name).copy_(weight)
+        return model
+
     def _check_batches(self) -> None:
         """Collate two examples now, so that a measurement after the training cannot fail on their format."""
-        if any(method.needs.importance_pass for method in self.protection.methods):
-            with seeded(self.stage.seed, "check", self.stage.domain):
-                blocks = list(islice(self.examples.fresh(self.stage.seed), min(2, self.examples.size)))
+        if self.written is not None:
+            return
+        methods = self.protection.methods
+        with seeded(self.stage.seed, "check", self.stage.domain):
+            blocks = list(islice(self.examples.fresh(self.stage.seed), min(2, self.examples.size)))
+            if any(method.needs.importance_pass for method in methods):
                 self.objective.collate(blocks, range(len(blocks)))
+            for method in methods:
+                if overrides(method, "views") and self.objective.flattens(blocks):
+                    raise MethodError(
+                        f"Method '{method.label}' takes each row of a batch for an example, and here a batch has one row with "
+                        f"all examples. {self._flattening}."
+                    )
 
     def remember(self) -> None:
         """Write the memory; on one process only."""
@@ -209,6 +278,8 @@ class ProtectedDomain:
     def save_state(self, folder: Path) -> None:
         """Save the state of the methods beside a checkpoint in the middle of the domain."""
         save_memories(folder, self.protection.methods)
+        if self.written is not None and self.written.size:
+            self.written.save(folder / WRITTEN)
         facts = {"domain": self.stage.domain, "step": self.stage.step, "rows": self.protection.rows}
         files.write_json(folder / STATE, facts)
 
@@ -227,12 +298,19 @@ class ProtectedDomain:
                 "its domain was finished, or `memory` is another folder."
             )
         load_memories(folder, self.protection.methods)
+        if self.written is not None and (folder / WRITTEN).is_file():
+            self.written.load(folder / WRITTEN)
         self.stage.step, self.protection.rows = int(facts["step"]), int(facts["rows"])
 
 
-def _refuse(methods: Sequence[Method], examples: Examples) -> None:
+def _refuse(methods: Sequence[Method], examples: Examples, model: nn.Module) -> None:
     """Raise ``MethodError`` for methods that cannot work in an external training."""
     for method in methods:
+        if method.needs.predictions and output_head(model) is None:
+            raise MethodError(
+                f"Method '{method.label}' reads what a model predicts of text, and '{type(model).__name__}' predicts "
+                "none: it has no vocabulary head. Use a penalty on the weights, such as 'mas'."
+            )
         for hook, why in NEEDS_A_RUN.items():
             if overrides(method, hook):
                 raise MethodError(f"Method '{method.label}' {why}. Use it with `everlearn run`.")
@@ -246,7 +324,8 @@ def _refuse(methods: Sequence[Method], examples: Examples) -> None:
         if not examples.keepable:
             raise MethodError(
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
-                "names alone. Tokenise the dataset before training, and drop its other columns."
+                "names alone. Tokenise the dataset before training, and drop its other columns; or add old examples to "
+                "the dataset yourself (`datasets.concatenate_datasets`) and remove the method."
             )
 
 

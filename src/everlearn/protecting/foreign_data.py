@@ -1,32 +1,33 @@
-"""Adapters for external data: the examples of a dataset, and the batches that a collator makes of them."""
+"""The examples of another trainer's dataset, and the rows that a trainer writes itself, as sources of blocks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from everlearn.data.blocks import Block, BlockSource, hash_of
+from everlearn import files
+from everlearn.data.blocks import Block, BlockSource, PackedBlocks, hash_of
 from everlearn.errors import DataError, MethodError
-from everlearn.model.anatomy import kind_of
-from everlearn.model.head import output_head
-from everlearn.model.objectives import IGNORE, Batch, Objective
+from everlearn.model.objectives import IGNORE, Batch
 from everlearn.seeding import seed_for
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
+_KEPT = ("input_ids", "labels")
 
 
 class Examples(BlockSource):
     """The examples of a map-style dataset, in a new seeded order each pass.
 
-    A block is an unchanged example; if all its values are lists of integers they become arrays, which methods can
-    store.
+    A block is an unchanged example; if all its values are integers or lists of integers they become arrays, which
+    methods can store.
 
     Args:
         dataset: has a length and can be indexed.
@@ -64,22 +65,23 @@ class Examples(BlockSource):
 
     @property
     def keepable(self) -> bool:
-        """Whether a method can store examples: mappings of names to lists of integers only."""
-        block = as_block(self._first)
+        """Whether a method can store examples: mappings of names to integers or lists of integers only."""
+        block = as_block(self.first)
         return isinstance(block, dict) and all(isinstance(value, np.ndarray) for value in block.values())
 
     def as_example(self, block: Any) -> Any:
-        """Convert a block to the types of the dataset's examples: tensors, arrays or lists."""
+        """Convert a block to the types of the dataset's examples: tensors, arrays, lists or numbers."""
         if not isinstance(block, Mapping):
             return block
-        return {key: _like(value, self._first.get(key)) for key, value in block.items()}
+        return {key: _like(value, self.first.get(key)) for key, value in block.items()}
 
     def taken_by(self, collator: Collator) -> Collator:
         """Return the collator as a function of blocks."""
         return lambda blocks: collator([self.as_example(block) for block in blocks])
 
     @functools.cached_property
-    def _first(self) -> Any:
+    def first(self) -> Any:
+        """The first example of the dataset."""
         return self.dataset[0]
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,12 +99,96 @@ class Examples(BlockSource):
         return Examples(self.dataset, seed, self.name)
 
 
+class WrittenRows(BlockSource):
+    """The rows of the last steps of a trainer that writes them itself: prompts with the answers of the model (GRPO).
+
+    Its dataset has prompts alone, so that there is nothing to measure on before the first step.
+
+    Args:
+        name: name of the domain.
+    """
+
+    KEPT = 1000
+    in_training_order = False
+    block_tokens = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fingerprint = hash_of("written", name)
+        self._rows: deque[Block] = deque(maxlen=self.KEPT)
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """Number of rows so far."""
+        return len(self._rows)
+
+    def add(self, batch: Batch) -> None:
+        """Keep the rows of a batch, without their padding.
+
+        Args:
+            batch: `input_ids`, `attention_mask` and `labels`, [rows, tokens] each.
+        """
+        seen = batch["attention_mask"].bool().cpu()
+        for row, mask in enumerate(seen):
+            kept = {name: batch[name][row].cpu()[mask].numpy().astype(np.int32) for name in _KEPT}
+            self._rows.append(kept)
+
+    def fresh(self, seed: int) -> BlockSource:
+        """Return an independent pass over the rows.
+
+        Raises:
+            MethodError: there is none yet.
+        """
+        if not self._rows:
+            raise MethodError(
+                "This trainer's dataset has prompts alone, and the model has answered none of them yet, so there is "
+                "nothing to measure on. Give a text that the model knows (`general`)."
+            )
+        return PackedBlocks.from_blocks(self._rows, seed, self.name)
+
+    def __next__(self) -> Block:
+        raise NotImplementedError("The trainer itself trains on these rows.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: there is no position."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing."""
+
+    def save(self, file: Path) -> None:
+        """Write the rows, so that a resumed training ends as if it had not stopped."""
+        columns = {name: [torch.from_numpy(row[name]) for row in self._rows] for name in _KEPT}
+        lengths = torch.tensor([len(row) for row in columns["input_ids"]])
+        files.save_tensors(file, {name: torch.cat(rows) for name, rows in columns.items()} | {"lengths": lengths})
+
+    def load(self, file: Path) -> None:
+        """Restore the rows."""
+        tensors = files.load_tensors(file)
+        columns = [tensors[name].split(tensors["lengths"].tolist()) for name in _KEPT]
+        self._rows.extend(
+            {n: row.numpy() for n, row in zip(_KEPT, rows, strict=True)} for rows in zip(*columns, strict=True)
+        )
+
+
+def padded(blocks: list[Any]) -> Batch:
+    """Return written rows as a batch, padded on the right."""
+    ids = [torch.from_numpy(block["input_ids"]).long() for block in blocks]
+    labels = [torch.from_numpy(block["labels"]).long() for block in blocks]
+    pad = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+    return {
+        "input_ids": pad(ids),
+        "attention_mask": pad([torch.ones_like(row) for row in ids]),
+        "labels": pad(labels, padding_value=IGNORE),
+    }
+
+
 def as_block(example: Any) -> Block:
-    """Return an example with its integer lists as int32 arrays, or the example itself if it holds other values."""
+    """Return an example with its integers as int32 arrays, or the example itself if it holds other values."""
     if not isinstance(example, Mapping):
         return cast(Block, example)
     try:
-        arrays = {key: np.asarray(value) for key, value in example.items()}
+        arrays = {key: np.atleast_1d(np.asarray(value)) for key, value in example.items()}
     except ValueError:  # lists of lists that differ in length
         return cast(Block, dict(example))
     if not all(array.ndim == 1 and array.dtype.kind in "iub" for array in arrays.values()):
@@ -111,122 +197,11 @@ def as_block(example: Any) -> Block:
 
 
 def _like(value: Any, theirs: Any) -> Any:
-    """Convert an array to a tensor, an array or a list, like `theirs`; return other values unchanged."""
+    """Convert an array to a tensor, an array, a list or a number, like `theirs`; return other values unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if isinstance(theirs, Tensor):
-        return torch.as_tensor(value, dtype=theirs.dtype)
-    return value.astype(theirs.dtype) if isinstance(theirs, np.ndarray) else value.tolist()
-
-
-@dataclass(frozen=True)
-class Theirs(Objective):
-    """An objective that reads the batches of an external collator.
-
-    The loss that methods measure with (importance, Fisher information) is the mean nats per label of each row of a
-    batch. It is the loss of the stock collators and Trainers; measurements use it even if the training loss is another
-    one (label smoothing, DFT, a function of the user).
-
-    Attributes:
-        model: the unwrapped model.
-        collator: makes a batch of a list of blocks (:meth:`Examples.taken_by`).
-    """
-
-    isolate: bool = False
-    model: nn.Module | None = None
-    collator: Collator | None = None
-
-    def read(self, batch: Mapping[str, Any]) -> Batch:
-        """Convert a batch to the format of everlearn.
-
-        Raises:
-            DataError: it has no labels for tokens.
-        """
-        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-        labels = tensors.get("labels")
-        if labels is None or labels.dim() != 2 or "input_ids" not in tensors:
-            raise DataError(
-                "`protect` needs batches with `input_ids` and with `labels` for tokens [rows, tokens], -100 where "
-                f"nothing is learnt; this one has {', '.join(sorted(tensors)) or 'no tensors'}. Use a collator for "
-                "language modelling."
-            )
-        return self._read(tensors, labels)
-
-    def _read(self, batch: Batch, labels: Tensor) -> Batch:
-        raise NotImplementedError
-
-    def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
-        """Apply the external collator to blocks.
-
-        Raises:
-            DataError: the collator does not make one row per block (padding-free packing).
-        """
-        collator = cast(Collator, self.collator)
-        batch = collator(list(blocks))
-        converted = self.read(batch)
-        if len(converted["labels"]) != len(blocks):
-            raise DataError(
-                f"The collator makes {len(converted['labels'])} row(s) of {len(blocks)} examples, so nothing can be "
-                "measured for each. Switch off padding-free batches (`padding_free=False`)."
-            )
-        return converted
-
-
-@dataclass(frozen=True)
-class TheirMasked(Theirs):
-    """Labels at the masked positions hold the text before masking."""
-
-    name: ClassVar[str] = "masked"
-
-    def options(self) -> dict[str, Any]:
-        return {}
-
-    def _read(self, batch: Batch, labels: Tensor) -> Batch:
-        labelled = labels != IGNORE
-        count = max(1, int(labelled.sum(1).max()))
-        positions = labelled.int().argsort(dim=1, descending=True, stable=True)[:, :count]
-        plain = torch.where(labelled, labels, batch["input_ids"])
-        return {**batch, "plain_ids": plain, "positions": positions, "labels": labels.gather(1, positions)}
-
-
-@dataclass(frozen=True)
-class TheirCausal(Theirs):
-    """The model shifts the labels: the label at t is predicted at t − 1."""
-
-    name: ClassVar[str] = "causal"
-
-    def _read(self, batch: Batch, labels: Tensor) -> Batch:
-        shifted = torch.full_like(labels, IGNORE)
-        shifted[:, :-1] = labels[:, 1:]
-        return {**batch, "labels": shifted}
-
-
-@dataclass(frozen=True)
-class TheirTextToText(Theirs):
-    """Labels are the answers of an encoder-decoder."""
-
-    name: ClassVar[str] = "text-to-text"
-
-    def _read(self, batch: Batch, labels: Tensor) -> Batch:
-        if "decoder_input_ids" in batch:
-            return batch
-        core: Any = self.model
-        return {**batch, "decoder_input_ids": core.prepare_decoder_input_ids_from_labels(labels=labels)}
-
-
-_OF_KIND: dict[str, type[Theirs]] = {
-    "encoder": TheirMasked,
-    "decoder": TheirCausal,
-    "encoder-decoder": TheirTextToText,
-}
-
-
-def their_objective(model: nn.Module, tokenizer: Any, collator: Collator) -> Theirs:
-    """Return the objective that reads batches for a model.
-
-    Raises:
-        MethodError: it is no language model.
-    """
-    if output_head(model) is None:
-        raise MethodError(f"`protect` needs a model with a vocabulary head, which '{type(model).__name__}' has not.")
-    return _OF_KIND[kind_of(model)](tokenizer=tokenizer, model=model, collator=collator)
+        return torch.as_tensor(value, dtype=theirs.dtype).reshape(theirs.shape if not theirs.dim() else value.shape)
+    if isinstance(theirs, np.ndarray):
+        return value.astype(theirs.dtype)
+    return type(theirs)(value[0]) if isinstance(theirs, bool | int) else value.tolist()

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from everlearn.data.columns import text_corpus
 from everlearn.data.corpus import Document
 from everlearn.data.documents import read_documents
 from everlearn.data.opening import COMPRESSIONS
-from everlearn.data.packing import chunks, make_packer
+from everlearn.data.packing import Packer, chunks, make_packer
 from everlearn.data.readers import FORMATS
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, MethodError
@@ -26,9 +27,9 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, facts_of_rows
 from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import unwrap
+from everlearn.model.head import output_head, unwrap
 from everlearn.model.modes import as_its_class_computes
-from everlearn.model.objectives import make_objective
+from everlearn.model.objectives import Objective, make_objective
 from everlearn.options import path_or_id
 from everlearn.predictors.block_losses import BlockLosses, block_losses
 
@@ -37,6 +38,8 @@ HeldOut = OneText | Mapping[str, OneText]
 """A file or folder of text, several of them, or texts; or several of these by name."""
 ROWS, LONGEST = 256, 512
 """Rows of a text that are scored at most, evenly spread over it, and the tokens of a row."""
+MOST_GENERAL = 10_000
+"""Rows of general text that are read at most."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +82,13 @@ class ScoredText:
     """
 
     def __init__(self, name: str, text: Any, model: nn.Module, tokenizer: Any) -> None:
-        kind = kind_of(model)
-        if kind == "encoder-decoder":
-            raise DataError("`held_out` is plain text, which an encoder-decoder does not learn. Leave it out.")
         self.name, self.objective = name, make_objective(None, model, tokenizer)
-        size = min(LONGEST, self.objective.longest_input(model) or LONGEST)
-        encoder = Encoder(tokenizer, kind)
-        packer = make_packer(encoder, size, examples=False)
-        rows = [row for lot in chunks(_documents(name, text)) for row in packer.feed(lot)]
-        if not rows:
-            raise DataError(
-                f"`held_out` ('{name}') has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text."
-            )
-        chosen = np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int))
+        kind, place = kind_of(model), f"`held_out` ('{name}')"
+        encoder, packer, rows = rows_of_text(place, text, self.objective, model)
+        blocks = PackedBlocks.from_blocks(rows, 0, name)
+        chosen = np.unique(np.linspace(0, len(blocks) - 1, min(ROWS, len(blocks))).astype(int))
         # A decoder predicts the end of each text, an encoder no special token.
         width = packer.count.bytes_per_label(0 if kind == "encoder" else 1)
-        blocks = PackedBlocks.from_blocks(rows, 0, name)
         self._known = facts_of_rows(blocks, chosen, encoder, width, in_order=True)
         self._rows = blocks.take(chosen)
         self._before: BlockLosses | None = None
@@ -133,53 +127,102 @@ def held_out_texts(held_out: HeldOut | None, model: nn.Module, tokenizer: Any) -
     """Tokenise the texts that will be scored.
 
     Raises:
-        MethodError: there is no tokenizer.
+        MethodError: there is no tokenizer, or the model does not predict text.
         DataError: a text cannot be used.
     """
     if held_out is None:
         return []
-    if not hasattr(tokenizer, "encode"):
-        raise MethodError(
-            "`held_out` is text, which needs the model's tokenizer: give the Trainer its `processing_class`, or "
-            "`protect` a `tokenizer`."
-        )
+    _refuse_text("held_out", unwrap(model), tokenizer)
     named = held_out if isinstance(held_out, Mapping) else {"held-out text": held_out}
     return [ScoredText(name, text, unwrap(model), tokenizer) for name, text in named.items()]
 
 
-def _documents(name: str, text: Any) -> Iterator[Document]:
+def general_text(general: OneText | None, model: nn.Module, tokenizer: Any, seed: int) -> PackedBlocks | None:
+    """Tokenise the text that methods measure general knowledge on, the beginning of it if it is long.
+
+    Raises:
+        MethodError: there is no tokenizer, or the model does not predict text.
+        DataError: the text cannot be used.
+    """
+    if general is None:
+        return None
+    _refuse_text("general", model, tokenizer)
+    _, _, rows = rows_of_text("`general`", general, make_objective(None, model, tokenizer), model)
+    return PackedBlocks.from_blocks(islice(rows, MOST_GENERAL), seed, "general text")
+
+
+def rows_of_text(
+    place: str, text: Any, objective: Objective, model: nn.Module
+) -> tuple[Encoder, Packer, Iterator[Block]]:
+    """Return the rows of a text, packed, with the encoder and the packer, which counts what it was given.
+
+    Args:
+        place: where the text was given, for error messages.
+        text: texts or files.
+        objective: the objective of plain text.
+        model: the model, which bounds the tokens of a row.
+
+    Raises:
+        DataError: the text is shorter than a row or cannot be read.
+    """
+    size = min(LONGEST, objective.longest_input(model) or LONGEST)
+    encoder = Encoder(objective.tokenizer, kind_of(model))
+    packer = make_packer(encoder, size, examples=False)
+    rows = (row for lot in chunks(_documents(place, text)) for row in packer.feed(lot))
+    if (first := next(rows, None)) is None:
+        raise DataError(f"{place} has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text.")
+    return encoder, packer, chain([first], rows)
+
+
+def _refuse_text(key: str, model: nn.Module, tokenizer: Any) -> None:
+    if output_head(model) is None:
+        raise MethodError(
+            f"`{key}` is text, which '{type(model).__name__}' does not predict: it has no vocabulary head. Leave it "
+            "out."
+        )
+    if kind_of(model) == "encoder-decoder":
+        raise DataError(f"`{key}` is plain text, which an encoder-decoder does not learn. Leave it out.")
+    if not hasattr(tokenizer, "encode"):
+        raise MethodError(
+            f"`{key}` is text, which needs the model's tokenizer: give the Trainer its `processing_class`, or "
+            "`protect` a `tokenizer`."
+        )
+
+
+def _documents(place: str, text: Any) -> Iterator[Document]:
     """Yield the documents of one text.
 
     Raises:
         DataError: it is neither texts nor files, or a file cannot be read.
     """
-    paths = [text] if isinstance(text, str | Path) else _paths(name, _listed(name, text))
+    key = place.split("`")[1]
+    paths = [text] if isinstance(text, str | Path) else _paths(place, _listed(place, text))
     if paths is None:
         yield from (Document(each) for each in text if each.strip())
         return
     for path in paths:
-        yield from (document for document, _ in read_documents(text_corpus(path_or_id(path, "held_out"), "held_out")))
+        yield from (document for document, _ in read_documents(text_corpus(path_or_id(path, key), key)))
 
 
-def _listed(name: str, text: Any) -> list[str | Path]:
+def _listed(place: str, text: Any) -> list[str | Path]:
     """Return the members of a list, each a text or a file."""
     listed: list[Any] = [text] if isinstance(text, Mapping) or not isinstance(text, Iterable) else list(text)
     for each in listed:
         if not isinstance(each, str | Path):
             raise DataError(
-                f"`held_out` ('{name}') must be texts, or the paths of files, and `{type(each).__name__}` is among "
+                f"{place} must be texts, or the paths of files, and `{type(each).__name__}` is among "
                 'them. Of rows, give the text alone: `[row["text"] for row in rows]`.'
             )
     return listed
 
 
-def _paths(name: str, listed: Sequence[str | Path]) -> Sequence[str | Path] | None:
+def _paths(place: str, listed: Sequence[str | Path]) -> Sequence[str | Path] | None:
     """Return the members of a list if they are files, and None if they are texts."""
     files = [each for each in listed if isinstance(each, Path) or _names_a_file(each)]
     if files and len(files) < len(listed):
         raise DataError(
-            f"`held_out` ('{name}') has both texts and files ('{files[0]}'). Give each kind a name of its own: "
-            '`held_out={"files": […], "texts": […]}`.'
+            f"{place} has both texts and files ('{files[0]}'). Give one kind; `held_out` takes each under a "
+            'name of its own: `held_out={"files": […], "texts": […]}`.'
         )
     return files or None
 

@@ -17,7 +17,7 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.foreign_data import Collator
-from everlearn.protecting.held_out import HeldOut, held_out_texts
+from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
 
 Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
@@ -51,6 +51,7 @@ class ProtectedLoop:
         seed: int = 0,
         resume: str | Path | None = None,
         held_out: HeldOut | None = None,
+        general: OneText | None = None,
         tokenizer: Any = None,
     ) -> None:
         self._model, self._optimizer, self._loss, self._resume = model, optimizer, loss, resume
@@ -60,13 +61,14 @@ class ProtectedLoop:
             memory,
             dataset=data,
             collator=collate,
-            tokenizer=None,
+            tokenizer=tokenizer,
             domain=domain,
             batch_size=batch_size,
             rows_per_step=batch_size * processes(),
             steps=steps,
             seed=seed,
             held_out=held_out_texts(held_out, model, tokenizer),
+            general=general,
         )
         for method in self._domain.protection.methods:
             if overrides(method, "schedule"):
@@ -114,7 +116,7 @@ class ProtectedLoop:
             raise RunError("A method mixes other examples in: train on `protected.data`, not on your own dataset.")
         if self._ready:  # clipped and not stepped: a gradient scaler has skipped the step
             self._computed, self._ready = 0, False
-        read = self._domain.objective.read(batch)
+        read = self._domain.read(batch)
         own, extra = self._domain.beside(self._model, read, lambda: self._loss(self._model, batch))
         self.own, self.parts = own.detach(), {name: value.detach() for name, value in extra.items()}
         self._computed += 1

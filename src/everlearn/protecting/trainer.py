@@ -17,7 +17,7 @@ from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
-from everlearn.protecting.held_out import HeldOut, held_out_texts
+from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
 from everlearn.protecting.stopping import EVERY, Bounds, StopWhenForgetting
 from everlearn.run.trainer import ADDED
@@ -129,7 +129,7 @@ class Protected(_Base):
         if not self._computing:
             return super().compute_loss(model, inputs, **options)
         self._beside = True
-        batch = self.protected.objective.read(inputs)
+        batch = self.protected.read(inputs)
         compute: Callable[..., Any] = super().compute_loss
         result, extra = self.protected.beside(model, batch, lambda: compute(model, inputs, **options))
         loss, rest = (result[0], result[1:]) if return_outputs else (result, ())
@@ -202,6 +202,7 @@ def protect_trainer(
     memory: str | Path,
     domain: str | None = None,
     held_out: HeldOut | None = None,
+    general: OneText | None = None,
     stop: Bounds | None = None,
     stop_every: int = EVERY,
 ) -> Trainer:
@@ -245,6 +246,8 @@ def protect_trainer(
         steps=max(args.max_steps, 0),
         seed=args.seed,
         held_out=texts,
+        general=general,
+        flattening=f"Set `{'packing' if getattr(args, 'packing', False) else 'padding_free'}=False`",
         bf16=args.bf16,
     )
     stopping = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax, has_dropout
-from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Setting, Stage, View, register
+from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.distillation.cached import CachedAnswers
 from everlearn.methods.distillation.comparisons import (
     DISTANCES,
@@ -70,6 +70,7 @@ class KD(Method):
     title = "KD"
     summary = "distils from the previous model"
     paper = "https://arxiv.org/abs/1503.02531"
+    needs = Needs(predictions=True)
     identity: ClassVar[dict[str, Any] | None] = {"weight": 0}
     variants = VARIANTS
 

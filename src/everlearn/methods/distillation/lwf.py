@@ -38,7 +38,7 @@ class LwF(Method):
     title = "LwF"
     summary = "keeps the old model's predictions on new text"
     paper = "https://arxiv.org/abs/1606.09282"
-    needs = Needs()
+    needs = Needs(predictions=True)
     identity: ClassVar[dict[str, Any] | None] = {"weight": 0}
 
     class Config(Anchored):

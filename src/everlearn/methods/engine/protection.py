@@ -44,7 +44,7 @@ from everlearn.methods.engine.transforms import Transforms
 from everlearn.methods.gradients import Gradients
 from everlearn.methods.state import fit_state
 from everlearn.model.anatomy import head_path
-from everlearn.model.head import unwrap
+from everlearn.model.head import output_head, unwrap
 from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
@@ -306,12 +306,11 @@ class Protection:
             The result of `theirs` and the extra losses by "<method>/<loss>".
         """
         told, core, caught = self._tell(model, batch), unwrap(model), []
-        head = core.get_submodule(head_path(core))
-        handle = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
-        try:
+        with contextlib.ExitStack() as hooks:
+            if output_head(core) is not None:
+                head = core.get_submodule(head_path(core))
+                hooks.callback(head.register_forward_pre_hook(lambda _, args: caught.append(args[0])).remove)
             result = theirs()
-        finally:
-            handle.remove()
         views = [method.views(self.stage, told) for method in self.methods]
         outputs = OutputsBeside(self.stage.objective, core, batch, caught, [v for group in views for v in group])
         return result, self._extra_losses(told, views, outputs)

@@ -58,7 +58,7 @@ class DAS(Method):
     title = "DAS"
     summary = "holds back units that matter, contrasts the rest"
     paper = "https://arxiv.org/abs/2302.03241"
-    needs = Needs(importance_pass=True, peft=False, anatomy=True, memory="statistics")
+    needs = Needs(importance_pass=True, peft=False, predictions=True, anatomy=True, memory="statistics")
     importance_samples = True
     variants = VARIANTS
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0, "contrast": 0}

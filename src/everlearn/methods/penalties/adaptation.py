@@ -23,7 +23,7 @@ class Adaptation(Method):
     """
 
     kinds = ("prior-focused", "data-focused")
-    needs = Needs(importance_pass=True, peft=False, memory="statistics")
+    needs = Needs(importance_pass=True, peft=False, predictions=True, memory="statistics")
     importance_samples = True
 
     _penalty = Nested(at="weights")

@@ -95,7 +95,7 @@ class Budget(Method):
     title = "Forgetting budget"
     summary = "limits how many bits per byte are lost"
     paper = "https://arxiv.org/abs/2510.16089"
-    needs = Needs(old_data=True, importance_pass=True, peft=False, memory="statistics")
+    needs = Needs(old_data=True, importance_pass=True, peft=False, predictions=True, memory="statistics")
     importance_samples = True
     identity: ClassVar[dict[str, Any] | None] = {GENERAL: None, EARLIER: None}
 

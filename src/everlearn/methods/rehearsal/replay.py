@@ -130,7 +130,9 @@ class Replay(Method):
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, old_data=self._keeps)
         if self._writes:
-            self.needs = replace(self.needs, importance_pass=True, objectives=frozenset({"causal", "masked"}))
+            self.needs = replace(
+                self.needs, importance_pass=True, predictions=True, objectives=frozenset({"causal", "masked"})
+            )
         self._written: list[Block] = []
 
     @property

@@ -61,7 +61,7 @@ class TextRows(StatePiece[R]):
 
 def _refuse_wrong_columns(columns: Mapping[str, Tensor], prefix: str, reader: MemoryReader) -> None:
     """Refuse what is no set of columns: [rows, length], or values with the offsets of rows of different lengths."""
-    if not ({"input_ids", "input_ids.values"} & columns.keys()):
+    if not any(name.removesuffix(".values").endswith("_ids") for name in columns):
         reader.refuse(f"{prefix}input_ids", "is missing")
     for name, column in columns.items():
         base, _, part = name.rpartition(".")

@@ -1,0 +1,161 @@
+"""The objectives of language models in another trainer: its batches, read as text with labels where it is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from everlearn.data.blocks import Block
+from everlearn.errors import DataError
+from everlearn.model.objectives import IGNORE, Batch, Objective
+from everlearn.protecting.foreign_data import Collator
+
+
+def as_text(batch: Mapping[str, Any]) -> Batch:
+    """Return a batch as text with labels for tokens, -100 where nothing is learnt.
+
+    Preferences (``completion_mask``) and answers of a policy (``prompt_ids``, ``completion_ids``) have no labels: there
+    the tokens of the answers are learnt.
+
+    Raises:
+        DataError: it is none of these.
+    """
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    labels = tensors.get("labels")
+    if labels is not None and labels.dim() == 2 and "input_ids" in tensors:
+        return tensors
+    if {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask"} <= tensors.keys():
+        ids, seen = (torch.cat([tensors[f"{part}_{of}"] for part in ("prompt", "completion")], 1) for of in _PARTS)
+        learnt = torch.cat([torch.zeros_like(tensors["prompt_mask"]), tensors["completion_mask"]], 1)
+    elif {"input_ids", "attention_mask", "completion_mask"} <= tensors.keys():
+        ids, seen, learnt = (tensors[name] for name in ("input_ids", "attention_mask", "completion_mask"))
+    else:
+        raise DataError(
+            "`protect` needs batches with `input_ids` and with `labels` for tokens [rows, tokens], -100 where nothing "
+            f"is learnt, or with a `completion_mask`; this one has {', '.join(sorted(tensors)) or 'no tensors'}. Use a "
+            "collator for language modelling."
+        )
+    return {"input_ids": ids, "attention_mask": seen, "labels": ids.masked_fill(learnt == 0, IGNORE)}
+
+
+_PARTS = ("ids", "mask")
+
+
+@dataclass(frozen=True)
+class Theirs(Objective):
+    """An objective that reads the batches of an external collator.
+
+    The loss that methods measure with (importance, Fisher information) is the mean nats per label of each row of a
+    batch. It is the loss of the stock collators and Trainers; measurements use it even if the training loss is another
+    one (label smoothing, DFT, preferences, a function of the user). Of a pair of answers the chosen one is measured.
+
+    Attributes:
+        model: the unwrapped model.
+        collator: makes a batch of a list of blocks (:meth:`Examples.taken_by`).
+        text: reads rows of plain text, which everlearn has packed.
+    """
+
+    isolate: bool = False
+    model: nn.Module | None = None
+    collator: Collator | None = None
+    text: Objective | None = None
+
+    def read(self, batch: Mapping[str, Any]) -> Batch:
+        """Convert a batch to the format of everlearn.
+
+        Raises:
+            DataError: it is no text with labels.
+        """
+        return self._read(as_text(batch))
+
+    def _read(self, batch: Batch) -> Batch:
+        raise NotImplementedError
+
+    def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
+        """Apply the external collator to blocks: one row for each.
+
+        Raises:
+            DataError: the collator does not make one row of one example.
+        """
+        if self.text is not None and "segments" in blocks[0]:
+            return self.text.collate(blocks, rows)
+        made = cast(Collator, self.collator)(list(blocks))
+        converted = self.read(made)
+        count = len(converted["labels"])
+        if count == 2 * len(blocks) and "completion_mask" in made:
+            return {name: value[: len(blocks)] for name, value in converted.items()}  # the chosen ones come first
+        return converted if count == len(blocks) else self._apart(blocks)
+
+    def flattens(self, blocks: Sequence[Block]) -> bool:
+        """Return whether the collator puts several examples into one row (padding-free batches)."""
+        return len(self.read(cast(Collator, self.collator)(list(blocks)))["labels"]) < len(blocks)
+
+    def _apart(self, blocks: Sequence[Block]) -> Batch:
+        """Collate each block alone, and pad the rows: a flat batch does not tell its examples apart."""
+        alone = [self.read(cast(Collator, self.collator)([block])) for block in blocks]
+        if any(len(row["labels"]) != 1 for row in alone):
+            raise DataError(
+                f"The collator makes {len(alone[0]['labels'])} rows of one example, so nothing can be measured for "
+                "each. Make one row of each example."
+            )
+        width = max(row["input_ids"].shape[1] for row in alone)
+        wanted = [name for name, value in alone[0].items() if value.shape == alone[0]["input_ids"].shape]
+        return {
+            name: torch.cat(
+                [F.pad(r[name], (0, width - r[name].shape[1]), value=IGNORE * (name == "labels")) for r in alone]
+            )
+            for name in wanted
+        }
+
+    def reseeded(self, *parts: object) -> Objective:
+        """Return a copy of the objective with another seed for the masking of plain text."""
+        made = super().reseeded(*parts)
+        return made if self.text is None else replace(cast(Any, made), text=self.text.reseeded(*parts))
+
+
+@dataclass(frozen=True)
+class TheirMasked(Theirs):
+    """Labels at the masked positions hold the text before masking."""
+
+    name: ClassVar[str] = "masked"
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def _read(self, batch: Batch) -> Batch:
+        labels = batch["labels"]
+        labelled = labels != IGNORE
+        count = max(1, int(labelled.sum(1).max()))
+        positions = labelled.int().argsort(dim=1, descending=True, stable=True)[:, :count]
+        plain = torch.where(labelled, labels, batch["input_ids"])
+        return {**batch, "plain_ids": plain, "positions": positions, "labels": labels.gather(1, positions)}
+
+
+@dataclass(frozen=True)
+class TheirCausal(Theirs):
+    """The model shifts the labels: the label at t is predicted at t − 1."""
+
+    name: ClassVar[str] = "causal"
+
+    def _read(self, batch: Batch) -> Batch:
+        shifted = torch.full_like(batch["labels"], IGNORE)
+        shifted[:, :-1] = batch["labels"][:, 1:]
+        return {**batch, "labels": shifted}
+
+
+@dataclass(frozen=True)
+class TheirTextToText(Theirs):
+    """Labels are the answers of an encoder-decoder."""
+
+    name: ClassVar[str] = "text-to-text"
+
+    def _read(self, batch: Batch) -> Batch:
+        if "decoder_input_ids" in batch:
+            return batch
+        core: Any = self.model
+        return {**batch, "decoder_input_ids": core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])}
