@@ -62,9 +62,7 @@ def pairs(seed: int = 0, count: int = ROWS) -> list[dict[str, str]]:
     def words(least: int, most: int) -> str:
         return " ".join(generator.choices(tiny.WORDS, k=generator.randint(least, most)))
 
-    return [
-        {"prompt": words(3, 5), "chosen": " " + words(2, 6), "rejected": " " + words(2, 6)} for _ in range(count)
-    ]
+    return [{"prompt": words(3, 5), "chosen": " " + words(2, 6), "rejected": " " + words(2, 6)} for _ in range(count)]
 
 
 def answers(seed: int = 0) -> list[dict[str, Any]]:

@@ -83,6 +83,8 @@ class Needs:
     """Supports a model with PEFT adapters."""
     predictions: bool = False
     """Reads what the model predicts of text, which takes a vocabulary head; a reward model has none."""
+    losses: bool = False
+    """Measures on the loss of single examples, which a loss that compares examples does not give."""
     anatomy: bool = False
     """Reads the structure of the model: its layers, their projections, or heads and neurons."""
     earlier_models: bool = False

@@ -42,8 +42,8 @@ def config_of(model: nn.Module) -> Any:
 
 def output_head(model: nn.Module) -> nn.Module | None:
     """Return the module whose output is the logits, or None."""
-    get: Any = model.get_output_embeddings
-    return get()
+    get: Any = getattr(model, "get_output_embeddings", None)
+    return None if get is None else get()
 
 
 def unwrap(model: nn.Module) -> nn.Module:

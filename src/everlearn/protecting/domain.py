@@ -22,7 +22,7 @@ from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import make_objective
 from everlearn.protecting.foreign_batches import their_objective
 from everlearn.protecting.foreign_data import Collator, Examples, WrittenRows, as_block, padded
-from everlearn.protecting.foreign_text import as_text
+from everlearn.protecting.foreign_text import Theirs, as_text
 from everlearn.protecting.held_out import OneText, ScoredText, general_text
 from everlearn.protecting.memory import MemoryFolder
 from everlearn.protecting.report import MaskAtWork, ProtectionReport, other_means
@@ -112,7 +112,7 @@ class ProtectedDomain:
             rows_per_step=rows_per_step,
             checkpoints=Checkpoints(index, self._earlier),
         )
-        _refuse(built, self.examples, model)
+        _refuse(built, self.examples, objective, model, self.written is not None)
         setting = Setting(
             model=model,
             objective=objective,
@@ -267,8 +267,8 @@ class ProtectedDomain:
             for method in methods:
                 if overrides(method, "views") and self.objective.flattens(blocks):
                     raise MethodError(
-                        f"Method '{method.label}' takes each row of a batch for an example, and here a batch has one row with "
-                        f"all examples. {self._flattening}."
+                        f"Method '{method.label}' takes each row of a batch for an example, and here a batch has one "
+                        f"row with all examples. {self._flattening}."
                     )
 
     def remember(self) -> None:
@@ -303,13 +303,19 @@ class ProtectedDomain:
         self.stage.step, self.protection.rows = int(facts["step"]), int(facts["rows"])
 
 
-def _refuse(methods: Sequence[Method], examples: Examples, model: nn.Module) -> None:
+def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, model: nn.Module, written: bool) -> None:
     """Raise ``MethodError`` for methods that cannot work in an external training."""
     for method in methods:
         if method.needs.predictions and output_head(model) is None:
             raise MethodError(
                 f"Method '{method.label}' reads what a model predicts of text, and '{type(model).__name__}' predicts "
                 "none: it has no vocabulary head. Use a penalty on the weights, such as 'mas'."
+            )
+        if method.needs.losses and not objective.has_losses:
+            raise MethodError(
+                f"Method '{method.label}' measures on the loss of single examples, and the loss of an embedding model "
+                "compares the examples of a batch. Use 'mas', which measures on the embeddings, or a penalty that "
+                "measures nothing ('l2_sp', 'si')."
             )
         for hook, why in NEEDS_A_RUN.items():
             if overrides(method, hook):
@@ -321,11 +327,16 @@ def _refuse(methods: Sequence[Method], examples: Examples, model: nn.Module) -> 
                 f"Method '{method.label}' runs kept rows beside each batch, so that all must be equally wide, which a "
                 "collator that is not everlearn's does not promise. Use 'replay', or `everlearn run`."
             )
+        if written:
+            raise MethodError(
+                f"Method '{method.label}' keeps examples of earlier domains, and the examples of this trainer are "
+                "prompts in words, to which the model writes the answers. To train on earlier prompts again, add them "
+                "to its dataset (`datasets.concatenate_datasets`), and leave the method out."
+            )
         if not examples.keepable:
             raise MethodError(
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
-                "names alone. Tokenise the dataset before training, and drop its other columns; or add old examples to "
-                "the dataset yourself (`datasets.concatenate_datasets`) and remove the method."
+                "names alone. Tokenise the dataset before training, and drop its other columns."
             )
 
 

@@ -8,9 +8,11 @@ from torch import nn
 
 from everlearn.errors import MethodError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import config_of, output_head
+from everlearn.model.head import output_head
+from everlearn.model.modules import transformers_model
 from everlearn.model.objectives import Objective
 from everlearn.protecting.foreign_data import Collator
+from everlearn.protecting.foreign_embeddings import TheirEmbeddings
 from everlearn.protecting.foreign_scores import TheirScores
 from everlearn.protecting.foreign_text import TheirCausal, TheirMasked, Theirs, TheirTextToText
 
@@ -31,13 +33,15 @@ def their_objective(model: nn.Module, tokenizer: Any, collator: Collator, text: 
         text: reads rows of plain text that everlearn has packed.
 
     Raises:
-        MethodError: it is neither a language model nor a reward model.
+        MethodError: it is neither a language model, nor a reward model, nor an embedding model.
     """
     if output_head(model) is not None:
         return _OF_KIND[kind_of(model)](tokenizer=tokenizer, model=model, collator=collator, text=text)
-    if getattr(config_of(model), "num_labels", None) == 1:
+    if hasattr(model, "encode"):
+        return TheirEmbeddings(tokenizer=tokenizer, model=model, collator=collator)
+    if transformers_model(model)[1].config.num_labels == 1:
         return TheirScores(tokenizer=tokenizer, model=model, collator=collator)
     raise MethodError(
-        f"`protect` needs a model with a vocabulary head, or a reward model with one score, and "
-        f"'{type(model).__name__}' is neither."
+        "`protect` needs a language model, a reward model with one score or an embedding model of Sentence "
+        f"Transformers, and '{type(model).__name__}' is none of them."
     )

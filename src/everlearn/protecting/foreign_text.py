@@ -60,6 +60,9 @@ class Theirs(Objective):
         text: reads rows of plain text, which everlearn has packed.
     """
 
+    has_losses: ClassVar[bool] = True
+    """Whether a single example has a loss."""
+
     isolate: bool = False
     model: nn.Module | None = None
     collator: Collator | None = None

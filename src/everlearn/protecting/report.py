@@ -22,6 +22,7 @@ OTHER_MEANS = {
     "optimizer": "another optimizer",
     "parameter_groups": "other rates for groups of parameters",
     "schedule": "another schedule of the learning rate",
+    "final_weights": "other weights at the end of the domain",
 }
 """Hooks besides penalties and masks, and what a method may do in them; how much it did is not measured here."""
 

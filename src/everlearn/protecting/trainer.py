@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,10 +216,17 @@ def protect_trainer(
             "`protect` does not work with several GPUs in one process (DataParallel), whose replicas no hook reaches. "
             "Start one process a GPU (`torchrun`), or show the process one GPU (CUDA_VISIBLE_DEVICES)."
         )
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+    if trainer.is_deepspeed_enabled:
         raise MethodError(
-            "`protect` works in one process and under DDP. Under DeepSpeed and FSDP only the trainer has the "
-            "whole weights; `everlearn run` works with FSDP2 (`train.fsdp`)."
+            "`protect` does not work under DeepSpeed, which steps on copies of the weights (ZeRO 1), and keeps gradients "
+            "(ZeRO 2) and weights (ZeRO 3) in parts that no method reaches. Train with DDP, or use `everlearn run`, "
+            "which works with FSDP2 (`train.fsdp`)."
+        )
+    if trainer.is_fsdp_enabled:
+        raise MethodError(
+            "`protect` does not work under FSDP, where a process has only its shards of the weights, also before and "
+            "after the training, when methods measure. Train with DDP, or use `everlearn run`, which works with FSDP2 "
+            "(`train.fsdp`)."
         )
     if args.auto_find_batch_size:
         raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
@@ -229,7 +237,8 @@ def protect_trainer(
     dataset: Any = trainer.train_dataset
     collator: Any = trainer.data_collator
     if isinstance(dataset, datasets.Dataset):
-        dataset = trainer._remove_unused_columns(dataset, description="training")
+        with contextlib.suppress(ValueError):  # none would be left: the trainer reads columns of its own
+            dataset = trainer._remove_unused_columns(dataset, description="training")
     else:
         collator = trainer._get_collator_with_removed_columns(collator, description="training")
     texts = held_out_texts(held_out, trainer.model, getattr(trainer, "processing_class", None))

@@ -207,8 +207,12 @@ class Protection:
                 scheduler = chosen
         return scheduler
 
-    def start(self) -> None:
-        """Run the hooks before the first step, when the model is as it is trained; :meth:`forward` calls it once."""
+    def start(self, outside: nn.Module | None = None) -> None:
+        """Run the hooks before the first step, when the model is as it is trained; :meth:`forward` calls it once.
+
+        Args:
+            outside: a module whose parameters may be read without calling it (:class:`Transforms`).
+        """
         if self._transforms is None:
             streams = self._streams("start")
             for method in self.methods:
@@ -218,7 +222,7 @@ class Protection:
             for method in self.methods:
                 with streams[method.name]():
                     wanted.append((method.label, method.transforms(self.stage)))
-            self._transforms = Transforms(wanted, self.stage)
+            self._transforms = Transforms(wanted, self.stage, outside)
 
     def end(self) -> None:
         """Run the hooks after training: merge, measure, detach; ``stage.model`` is then a plain, complete model."""
@@ -305,9 +309,13 @@ class Protection:
         Returns:
             The result of `theirs` and the extra losses by "<method>/<loss>".
         """
-        told, core, caught = self._tell(model, batch), unwrap(model), []
+        core, caught = unwrap(model), list[Tensor]()
+        last = output_head(core)
+        self.start(last)
+        told = self._tell(model, batch)
         with contextlib.ExitStack() as hooks:
-            if output_head(core) is not None:
+            # A compiled pass would run the hook of its first call again and again.
+            if last is not None and not hasattr(model, "_orig_mod"):
                 head = core.get_submodule(head_path(core))
                 hooks.callback(head.register_forward_pre_hook(lambda _, args: caught.append(args[0])).remove)
             result = theirs()

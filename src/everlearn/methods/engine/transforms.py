@@ -38,13 +38,17 @@ class Transforms:
     Args:
         wanted: name of each method and its transforms, in the order in which methods act.
         stage: its model is as it is trained.
+        outside: a module of the model whose parameters may be read without calling it (the head, which TRL fuses with
+            the loss): the substitution then lasts as long as the pass of the model.
 
     Raises:
         MethodError: two methods transform the same parameter, or there is no parameter of a name.
     """
 
-    def __init__(self, wanted: Sequence[tuple[str, Mapping[str, Transform]]], stage: Stage) -> None:
-        self._stage = stage
+    def __init__(
+        self, wanted: Sequence[tuple[str, Mapping[str, Transform]]], stage: Stage, outside: nn.Module | None = None
+    ) -> None:
+        self._stage, self._outside = stage, outside
         self._placed: dict[str, _Placed] = {}
         self._handles: list[RemovableHandle] = []
         self._taking: list[Callable[[], None]] = []
@@ -69,13 +73,14 @@ class Transforms:
             # A tied parameter has several holders; each reads the same draw.
             own = {leaf: of[id(p)] for leaf, p in module._parameters.items() if id(p) in of}
             if own:
-                take_away = _take_away(tuple(own))
-                self._handles.append(module.register_forward_pre_hook(self._lay(own)))
-                self._handles.append(module.register_forward_hook(take_away, always_call=True))
-                self._taking.append(functools.partial(take_away, module))
+                called = self._stage.model if module is self._outside else module
+                take_away = functools.partial(_take_away, module, tuple(own))
+                self._handles.append(called.register_forward_pre_hook(self._lay(module, own)))
+                self._handles.append(called.register_forward_hook(take_away, always_call=True))
+                self._taking.append(take_away)
 
-    def _lay(self, own: Mapping[str, _Placed]) -> Callable[[nn.Module, Any], None]:
-        def lay(module: nn.Module, _: Any) -> None:
+    def _lay(self, module: nn.Module, own: Mapping[str, _Placed]) -> Callable[..., None]:
+        def lay(*_: Any) -> None:
             if module.training:
                 for leaf, placed in own.items():
                     vars(module)[leaf] = self._transformed(placed, module._parameters[leaf])  # type: ignore[arg-type]
@@ -117,9 +122,6 @@ class Transforms:
         self._placed.clear()
 
 
-def _take_away(leaves: tuple[str, ...]) -> Callable[..., None]:
-    def take_away(module: nn.Module, *_: Any) -> None:
-        for leaf in substituted(module).keys() & set(leaves):
-            del vars(module)[leaf]
-
-    return take_away
+def _take_away(module: nn.Module, leaves: tuple[str, ...], *_: Any) -> None:
+    for leaf in substituted(module).keys() & set(leaves):
+        del vars(module)[leaf]

@@ -115,8 +115,8 @@ class EWC(MeasuredPenalty):
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         passes = not self.reads_gradients or self.measures_base
-        sampled = self.config.labels == "model"
-        self.needs = replace(self.needs, importance_pass=self.config.strength > 0 and passes, predictions=sampled)
+        measures, sampled = self.config.strength > 0 and passes, self.config.labels == "model"
+        self.needs = replace(self.needs, importance_pass=measures, losses=measures, predictions=sampled)
         self._gathered = TrainingFisher()
         if self.reads_gradients:
             self._refuse_other_sources()

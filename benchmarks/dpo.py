@@ -1,0 +1,177 @@
+"""Train preferences with and without protection, and measure what the model forgets.
+
+    python benchmarks/dpo.py MODEL DATA [--output docs/results/dpo.json] [--steps 24]
+
+A chat model first learns an earlier domain (abstracts of papers) by TRL's SFTTrainer with the recommended method. From
+that model DPO then learns to answer whether a review is positive or negative: chosen is the answer that the label of
+the review says, rejected the other one. It does so plainly, with the recommended method, and with ten times its
+strength. Every training is measured by `protect` on the same held-out text, and by TRL on pairs of held-out reviews.
+
+Cells that are in the output are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import platform
+import shutil
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+import everlearn
+from everlearn import files
+from everlearn.commands.recommendation import METHOD
+from everlearn.model.loading import quiet
+
+EARLIER, TASK = "acl_papers", "review_kitchen_housewares"
+QUESTION = "Is this review positive or negative?"
+LONGEST_REVIEW = 400
+"""Characters."""
+HELD_OUT_CHARACTERS, GENERAL_CHARACTERS = 24_000, 40_000
+EVALUATED = 64
+"""Pairs of held-out reviews."""
+RECOMMENDED = {**METHOD[0], "samples": 16}
+"""Importance on few rows, because the trainings are short."""
+ARMS: dict[str, list[Any]] = {
+    "plain": ["sequential"],
+    "recommended": [RECOMMENDED],
+    "ten times as strong": [{**RECOMMENDED, "strength": 10 * RECOMMENDED["strength"]}],
+}
+ARGUMENTS: dict[str, Any] = {
+    "per_device_train_batch_size": 4, "learning_rate": 5e-5, "lr_scheduler_type": "constant", "use_cpu": True,
+    "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 4, "seed": 0,
+}  # fmt: skip
+
+
+def rows(data: Path, name: str) -> list[dict[str, Any]]:
+    with gzip.open(data / name, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def texts(data: Path, name: str, characters: int) -> list[str]:
+    """The first texts of a file, so many characters."""
+    taken: list[str] = []
+    for row in rows(data, name):
+        if sum(map(len, taken)) >= characters:
+            break
+        taken.append(row["text"][: characters - sum(map(len, taken))])
+    return taken
+
+
+def pairs(data: Path, split: str, count: int) -> Dataset:
+    """Conversations with a right and a wrong answer."""
+
+    def said(answer: str) -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": f"{answer.capitalize()}."}]
+
+    other = {"positive": "negative", "negative": "positive"}
+    short = (row for row in rows(data, f"tasks/{TASK}/{split}.jsonl.gz") if len(row["text"]) <= LONGEST_REVIEW)
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": f"{QUESTION}\n\n{row['text']}"}],
+                "chosen": said(row["label"]),
+                "rejected": said(other[row["label"]]),
+            }
+            for row in islice(short, count)
+        ]
+    )
+
+
+def load(path: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
+def learn_earlier(model: Path, data: Path, work: Path, steps: int, measured: dict[str, Any]) -> dict[str, Any]:
+    """Learn the earlier domain, and keep the model and the memory."""
+    rate = {**ARGUMENTS, "learning_rate": 1e-4}
+    papers = Dataset.from_list([{"text": text} for text in texts(data, f"domains/{EARLIER}/train.jsonl.gz", 400_000)])
+    trainer = SFTTrainer(
+        model=load(model),
+        args=SFTConfig(str(work / "out"), max_steps=steps, max_length=128, activation_checkpointing=False, **rate),
+        train_dataset=papers,
+        processing_class=AutoTokenizer.from_pretrained(model),
+    )
+    everlearn.protect(trainer, [RECOMMENDED], memory=work / "memory", domain=EARLIER, **measured).train()
+    trainer.model.save_pretrained(work / "earlier")
+    AutoTokenizer.from_pretrained(model).save_pretrained(work / "earlier")
+    return trainer.protection_report().to_dict()
+
+
+def learn_preferences(arm: str, data: Path, work: Path, steps: int, measured: dict[str, Any]) -> dict[str, Any]:
+    """Learn the preferences in one way, from the model that knows the earlier domain."""
+    memory = work / f"memory of {arm}"
+    if arm != "plain":
+        shutil.copytree(work / "memory", memory, dirs_exist_ok=True)
+    batch = ARGUMENTS["per_device_train_batch_size"]
+    trainer = DPOTrainer(
+        model=load(work / "earlier"),
+        args=DPOConfig(str(work / "out"), max_steps=steps, gradient_checkpointing=False, **ARGUMENTS),
+        train_dataset=pairs(data, "train", steps * batch),
+        eval_dataset=pairs(data, "test", EVALUATED),
+        processing_class=AutoTokenizer.from_pretrained(work / "earlier"),
+    )
+    if arm == "plain":
+        measured = {key: value for key, value in measured.items() if key != "general"}
+    everlearn.protect(trainer, ARMS[arm], memory=memory, domain="reviews", **measured).train()
+    scores = trainer.evaluate()
+    return trainer.protection_report().to_dict() | {
+        "reward_accuracy": scores["eval_rewards/accuracies"],
+        "reward_margin": scores["eval_rewards/margins"],
+        "pairs": len(trainer.eval_dataset),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("docs/results/dpo.json"))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "everlearn-dpo")
+    parser.add_argument("--steps", type=int, default=24)
+    given = parser.parse_args()
+    quiet()
+    measured = {
+        "general": texts(given.data, "D0/wikipedia/train.jsonl.gz", GENERAL_CHARACTERS),
+        "held_out": {
+            "general text": texts(given.data, "D0/wikipedia/test.jsonl.gz", HELD_OUT_CHARACTERS),
+            EARLIER: texts(given.data, f"domains/{EARLIER}/test.jsonl.gz", HELD_OUT_CHARACTERS),
+        },
+    }
+    result: dict[str, Any] = {
+        "model": given.model.name,
+        "steps": given.steps,
+        "learning_rate": ARGUMENTS["learning_rate"],
+        "pairs_per_step": ARGUMENTS["per_device_train_batch_size"],
+        "arms": {},
+        "methods": ARMS,
+        "machine": platform.machine(),
+        "versions": {each.__name__: each.__version__ for each in (torch, transformers, trl, everlearn)},
+    }
+    if given.output.is_file():
+        result |= files.read_json(given.output)
+    if not (given.work / "earlier").is_dir() or "earlier" not in result:
+        result["earlier"] = learn_earlier(given.model, given.data, given.work, given.steps, measured)
+        files.write_json(given.output, result)
+    for arm in ARMS:
+        if arm not in result["arms"]:
+            began = time.monotonic()
+            found = learn_preferences(arm, given.data, given.work, given.steps, measured)
+            result["arms"][arm] = found | {"seconds": round(time.monotonic() - began)}
+            files.write_json(given.output, result)
+
+
+if __name__ == "__main__":
+    main()
