@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import logging
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def table() -> list[str]:
 
 
 def _printed(sentence: str) -> str:
-    return sentence.replace("'", "`")
+    return re.sub(r"'(\w+)'", r"`\1`", sentence)
 
 
 def committed() -> list[str]:

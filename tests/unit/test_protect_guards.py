@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_protect import OPTIONS, SPECS, collator, ours, recording, remembered, rows, same_weights, sft, stock
+from test_protect import OPTIONS, SPECS, collator, ours, recording, remembered, rows, same_weights, stock
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import IterableDataset
@@ -244,11 +244,12 @@ def test_odd_datasets_are_refused_or_kept_out_of_memory(tmp_path: Path) -> None:
 
 
 def test_batches_that_cannot_be_measured_are_refused_before_the_training(tmp_path: Path) -> None:
-    flat = sft(tiny.model("llama"), tmp_path, padding_free=False)
-    flat.data_collator.padding_free = True
-    with pytest.raises(EverlearnError, match="Switch off padding-free"):
-        protect(flat, ["ewc"], memory=tmp_path / "memory").train()
-    assert flat.state.global_step == 0
+    trainer = stock(tiny.model("gpt2"), tmp_path, "gpt2")
+    collate = trainer.data_collator
+    trainer.data_collator = lambda examples: collate([*examples, *examples])
+    with pytest.raises(EverlearnError, match=r"makes 2 rows of one example.*Make one row of each"):
+        protect(trainer, ["ewc"], memory=tmp_path / "memory").train()
+    assert trainer.state.global_step == 0
 
 
 def test_what_is_frozen_in_one_domain_stays_protected_for_the_next(tmp_path: Path) -> None:

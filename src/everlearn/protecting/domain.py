@@ -263,7 +263,11 @@ class ProtectedDomain:
         with seeded(self.stage.seed, "check", self.stage.domain):
             blocks = list(islice(self.examples.fresh(self.stage.seed), min(2, self.examples.size)))
             if any(method.needs.importance_pass for method in methods):
-                self.objective.collate(blocks, range(len(blocks)))
+                batch, at = (
+                    self.objective.collate(blocks, range(len(blocks))),
+                    next(self.stage.model.parameters()).device,
+                )
+                self.objective.check_measurable({name: value.to(at) for name, value in batch.items()})
             for method in methods:
                 if overrides(method, "views") and self.objective.flattens(blocks):
                     raise MethodError(

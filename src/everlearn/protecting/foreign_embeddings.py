@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.errors import DataError, MethodError
 from everlearn.model.head import LogitLoss
+from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Batch
 from everlearn.protecting.foreign_data import Collator
 from everlearn.protecting.foreign_text import Theirs
@@ -48,22 +49,33 @@ class TheirEmbeddings(Theirs):
         """Return the texts of examples."""
         return self.read(cast(Collator, self.collator)(list(blocks)))
 
+    def check_measurable(self, batch: Batch) -> None:
+        with evaluating(self._trained), torch.no_grad():
+            lengths = [vectors.norm(dim=-1) for vectors in self._embeddings(self._trained, batch)]
+        if all(torch.allclose(each, each.new_ones(()), atol=1e-4) for each in lengths):
+            raise MethodError(
+                "This model divides embeddings by their length, so that how much the length depends on a weight is no "
+                "importance. Protect it with 'l2_sp' or 'si', or leave the normalisation to the loss."
+            )
+
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor], loss: LogitLoss | None = None) -> Tensor:
         """Return the mean of `loss`, a function of embeddings, over the texts of each example.
 
         Raises:
-            MethodError: the loss of single examples is asked for, or all embeddings have length 1.
+            MethodError: the loss of single examples is asked for.
         """
         if loss is None:
             raise MethodError("The loss of an embedding model compares examples, so that a single one has none.")
-        found = []
+        labels = batch["labels"][:, 0]
+        return torch.stack([loss(v, labels, slice(0, len(v))) for v in self._embeddings(model, batch)]).mean(0)
+
+    def _embeddings(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Yield the embeddings of each text of the examples, [rows, H]."""
         for text in (name.removesuffix(IDS) for name in batch if name.endswith(IDS)):
             inputs = {part: batch[f"{text}_{part}"] for part in ("input_ids", "attention_mask")}
             vectors: Tensor = model(inputs)["sentence_embedding"].float()
-            if torch.allclose(vectors.detach().norm(dim=-1), vectors.new_ones(()), atol=1e-4):
-                raise MethodError(
-                    "This model divides embeddings by their length, so that how much the length depends on a weight "
-                    "is no importance. Protect it with 'l2_sp' or 'si', or leave the normalisation to the loss."
-                )
-            found.append(loss(vectors, batch["labels"][:, 0], slice(0, len(vectors))))
-        return torch.stack(found).mean(0)
+            yield vectors
+
+    @property
+    def _trained(self) -> nn.Module:
+        return cast(nn.Module, self.model)

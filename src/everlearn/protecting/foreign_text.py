@@ -94,6 +94,9 @@ class Theirs(Objective):
             return {name: value[: len(blocks)] for name, value in converted.items()}  # the chosen ones come first
         return converted if count == len(blocks) else self._apart(blocks)
 
+    def check_measurable(self, batch: Batch) -> None:
+        """Raise ``MethodError`` if measurements on such batches would say nothing; it may run the model."""
+
     def flattens(self, blocks: Sequence[Block]) -> bool:
         """Return whether the collator puts several examples into one row (padding-free batches)."""
         return len(self.read(cast(Collator, self.collator)(list(blocks)))["labels"]) < len(blocks)

@@ -218,9 +218,9 @@ def protect_trainer(
         )
     if trainer.is_deepspeed_enabled:
         raise MethodError(
-            "`protect` does not work under DeepSpeed, which steps on copies of the weights (ZeRO 1), and keeps gradients "
-            "(ZeRO 2) and weights (ZeRO 3) in parts that no method reaches. Train with DDP, or use `everlearn run`, "
-            "which works with FSDP2 (`train.fsdp`)."
+            "`protect` does not work under DeepSpeed, which steps on copies of the weights (ZeRO 1) and keeps "
+            "gradients (ZeRO 2) and weights (ZeRO 3) in parts that no method reaches. Train with DDP, or use "
+            "`everlearn run`, which works with FSDP2 (`train.fsdp`)."
         )
     if trainer.is_fsdp_enabled:
         raise MethodError(
