@@ -108,7 +108,7 @@ def test_python_in_the_documents_uses_the_recommended_method() -> None:
     options = {key: value for key, value in METHOD[0].items() if key != "name"}
     assert objects == [options]
     mappings = [ast.literal_eval(node) for node in nodes if isinstance(node, ast.Dict) and "name" in ast.dump(node)]
-    assert [each for each in mappings if each.get("name") == METHOD[0]["name"]] == [METHOD[0]]
+    assert [each for each in mappings if each.get("name") == METHOD[0]["name"]] == [METHOD[0]] * 2
 
 
 def test_the_notebook_uses_the_recommended_method() -> None:

@@ -21,7 +21,7 @@ from everlearn.model.head import output_head
 from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import make_objective
 from everlearn.protecting.foreign_batches import their_objective
-from everlearn.protecting.foreign_data import Collator, Examples, WrittenRows, as_block, padded
+from everlearn.protecting.foreign_data import AnsweredPrompts, Collator, Examples, as_block, padded
 from everlearn.protecting.foreign_text import Theirs, as_text
 from everlearn.protecting.held_out import OneText, ScoredText, general_text
 from everlearn.protecting.memory import MemoryFolder
@@ -230,11 +230,11 @@ class ProtectedDomain:
         """Remove all hooks from the model after a failed training."""
         self.protection.release()
 
-    def _written(self, collator: Collator, seed: int, name: str) -> WrittenRows | None:
+    def _written(self, collator: Collator, seed: int, name: str) -> AnsweredPrompts | None:
         """Return a source of the rows that the trainer writes itself, if its collator makes no batch of examples."""
         with seeded(seed, "look", name):
             made = self.examples.taken_by(collator)([as_block(self.examples.first)])
-        return None if isinstance(made, Mapping) else WrittenRows(name)
+        return None if isinstance(made, Mapping) else AnsweredPrompts(name)
 
     def _earlier(self, number: int) -> nn.Module:
         """Return a copy of the model that the domain started from.

@@ -99,7 +99,7 @@ class Examples(BlockSource):
         return Examples(self.dataset, seed, self.name)
 
 
-class WrittenRows(BlockSource):
+class AnsweredPrompts(BlockSource):
     """The rows of the last steps of a trainer that writes them itself: prompts with the answers of the model (GRPO).
 
     Its dataset has prompts alone, so that there is nothing to measure on before the first step.

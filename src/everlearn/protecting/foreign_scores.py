@@ -42,7 +42,7 @@ class TheirScores(Theirs):
                 f"the rejected ones, without `labels`; this one has {', '.join(sorted(tensors)) or 'no tensors'}. Use "
                 "the collator of TRL's RewardTrainer."
             )
-        rows = {name: tensors[name] for name in ("input_ids", "attention_mask") if name in tensors}
+        rows: Batch = {name: tensors[name] for name in ("input_ids", "attention_mask") if name in tensors}
         return {**rows, "labels": tensors["input_ids"].new_zeros(len(tensors["input_ids"]), 1)}
 
     def options(self) -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""`benchmarks/dpo.py`: its pairs are right and wrong answers, and its table says what was measured."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from everlearn.commands.recommendation import METHOD
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("dpo")
+
+
+def test_chosen_is_what_the_label_says_and_rejected_the_other_answer(script: ModuleType, tmp_path: Path) -> None:
+    place = tmp_path / "tasks" / script.TASK
+    place.mkdir(parents=True)
+    rows = [
+        {"text": "good", "label": "positive"},
+        {"text": "x" * 999, "label": "positive"},
+        {"text": "bad", "label": "negative"},
+    ]
+    with gzip.open(place / "train.jsonl.gz", "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    found = [
+        [row[name][0]["content"] for name in ("prompt", "chosen", "rejected")]
+        for row in script.pairs(tmp_path, "train", 9)
+    ]
+    assert found == [
+        [f"{script.QUESTION}\n\ngood", "Positive.", "Negative."],
+        [f"{script.QUESTION}\n\nbad", "Negative.", "Positive."],
+    ]
+
+
+def test_the_protected_arm_is_what_is_recommended_but_for_its_rows(script: ModuleType) -> None:
+    (method,) = script.ARMS["recommended"]
+    assert {**method, "samples": METHOD[0]["samples"]} == METHOD[0]
+    assert script.ARMS["plain"] == ["sequential"]
+
+
+def test_the_table_says_what_was_measured(script: ModuleType) -> None:
+    def lost(value: float) -> list[dict[str, object]]:
+        estimate = {"value": value, "low": value - 0.01, "high": value + 0.01}
+        return [{"name": name, "forgotten": estimate} for name in ("general text", "papers")]
+
+    plain = {"forgetting": lost(0.1234), "reward_accuracy": 0.75, "reward_margin": 1.5, "pairs": 64}
+    table = script.page({"earlier": {"forgetting": lost(-0.05)}, "arms": {"plain": plain}}).splitlines()
+    assert table[0].startswith("| training | general text lost")
+    assert table[2:] == [
+        f"| SFT on {script.EARLIER} | -0.050 (-0.060 to -0.040) | -0.050 (-0.060 to -0.040) |  |  |",
+        "| DPO, plain | +0.123 (+0.113 to +0.133) | +0.123 (+0.113 to +0.133) | 75% of 64 | 1.50 |",
+    ]
