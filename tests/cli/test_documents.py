@@ -65,6 +65,7 @@ def commands() -> list[tuple[str, list[str]]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             found = re.search(r"^#.*?(everlearn (?:run|validate|plan|report) .*?)(;|$)", line)
             lines += [(named(path), found.group(1))] if found else []
+    lines += [("docs/features.md", row[2]) for row in features() if row[2].startswith("everlearn ")]
     example = tomllib.loads((ROOT / "examples" / "everlearn-example" / "pyproject.toml").read_text(encoding="utf-8"))
     brought = {name for group in example["project"]["entry-points"].values() for name in group}
     said = [
@@ -74,6 +75,12 @@ def commands() -> list[tuple[str, list[str]]]:
     ]
     # What the example package brings is tried where it is installed: tests/cli/test_plugins.py.
     return [(name, words) for name, words in said if not brought & {*words}]
+
+
+def features() -> list[list[str]]:
+    """The rows of the table of features: feature, whether it is here, the command, the page."""
+    rows = re.findall(r"^\| (.*) \|$", (ROOT / "docs" / "features.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return [[cell.strip().strip("`") for cell in row.split(" | ")] for row in rows[1:]]
 
 
 @pytest.mark.parametrize(("place", "words"), commands(), ids=lambda value: str(value)[:60])
@@ -102,6 +109,12 @@ def test_commands_parse(place: str, words: list[str], tmp_path: Path) -> None:
             for corpus in (*recipe.domains, recipe.general):
                 check_corpus(corpus)
             assert suite.locate("base").is_dir()
+
+
+def test_the_table_of_features_counts() -> None:
+    rows = features()
+    assert all(len(row) == 4 and row[1] in ("yes", "partly", "no") for row in rows)
+    assert sum(row[1] == "yes" for row in rows) >= 38
 
 
 def test_every_command_and_method_is_in_its_table() -> None:
