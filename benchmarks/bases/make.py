@@ -359,7 +359,8 @@ def ship(name: str, data: Path) -> None:
         for path in sorted(new.iterdir()):
             path.chmod(0o644)
             os.replace(path, out / path.name)
-    files.write_json(out / "heldout.json", measure(out, base, data))
+    told = files.read_json(out / "training.json")
+    files.write_json(out / "training.json", told | {"heldout": measure(out, base, data)})
 
 
 def facts(stage: Path) -> dict[str, Any]:
@@ -422,7 +423,7 @@ def write_page() -> None:
     parts.append("## Held-out text\n\nThe shipped bf16 weights on all of the validation text.\n")
     rows = []
     for name, place in shipped.items():
-        for source, found in files.read_json(place / "heldout.json").items():
+        for source, found in files.read_json(place / "training.json")["heldout"].items():
             for label, values in found.items():
                 if isinstance(values, dict):
                     rows.append([name, source, label, values["loss"], values["bits_per_byte"]])

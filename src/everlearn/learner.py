@@ -31,9 +31,9 @@ from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.gathering import Blueprint
 from everlearn.model.head import unwrap, without_mixed_precision
 from everlearn.model.loading import own_module
+from everlearn.model.sharding import Blueprint
 from everlearn.report.run_results import RunResults
 from everlearn.run import exported_run, inputs, optimizer_state
 from everlearn.run.checks import checks, listed
@@ -47,9 +47,8 @@ from everlearn.run.mid_stage_scores import StageCurves
 from everlearn.run.open_run import OpenRun
 from everlearn.run.peak_memory import peak_memory, reset_peak_memory
 from everlearn.run.progress import Reporter
-from everlearn.run.remaining_work import declared_passes, look_ahead
+from everlearn.run.remaining_work import StageLog, declared_passes, look_ahead
 from everlearn.run.scoring import Scorer
-from everlearn.run.stage_log import StageLog
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, notes_in, save_memories, save_model, step_of
 from everlearn.run.weight_movement import measure_movement
 from everlearn.seeding import seed_for, set_all

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, in the grammar that the number asks for, and sizes with their units."""
+"""Numbers with their nouns, in the grammar that the number asks for; sizes and times with their units."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def size(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours, whichever fits."""
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""``everlearn bench`` as a user types it."""
+"""``everlearn bench`` as a user types it: suites of documents, of tasks, and `m2d2`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import contextlib
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+import continual_tasks as small
+import tiny
 from bench_suite import TinySuite
 from cli_project import Project
 from everlearn.errors import RecipeError, RunError
+from everlearn.evaluation import Results
 from everlearn.files import write_text
-from everlearn.grid import Grid
+from everlearn.grid import Grid, load_results
 from everlearn.run.writable import check_place
 from everlearn_bench.suites import SUITES
+from everlearn_bench.suites.continual_tasks.suite import StandardCL
+from everlearn_bench.suites.sources import Fetchable
+from grid_cells import cell_of, like, write
 
 
 @pytest.fixture
@@ -220,3 +228,186 @@ def test_mistakes(
 ) -> None:
     monkeypatch.delenv("EVERLEARN_SIX_DOMAINS", raising=False)
     everlearn.fails("bench", *words, says=says)
+
+
+TASKS = ("copa", "mnli")
+SETTINGS = {
+    "data": {"block_size": 64},
+    "domains": {"*": {"max_documents": 8}},
+    "train": {
+        "max_steps": 2,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-3,
+    },
+    "evaluation": {"blocks": 2},
+}
+
+
+class TwoTasks(StandardCL):
+    """Two of the tasks, in both orders."""
+
+    name = "two-tasks"
+    orders = {1: TASKS, 2: TASKS[::-1]}  # noqa: RUF012 - see Suite
+    sources = (Fetchable("a", "http://127.0.0.1:9/a", "none"),)
+
+
+@pytest.fixture
+def data(everlearn: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setitem(SUITES, "two-tasks", TwoTasks())
+    monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in TASKS:
+        small.publish(everlearn.folder / "data", name)
+    return everlearn.folder / "data"
+
+
+def bench(everlearn: Project, model: str, methods: str, *words: str, **settings: Any) -> Any:
+    (everlearn.folder / "tasks.yaml").write_text(yaml.safe_dump(SETTINGS | settings))
+    shared = ("--seeds", "0", "--settings", "tasks.yaml", "--data", "data", "--json")
+    done = everlearn(
+        "bench", "two-tasks", "--methods", methods, "--model", str(everlearn.models / model), *shared, *words
+    )
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_one_command_runs_an_order(everlearn: Project, data: Path) -> None:
+    value = bench(
+        everlearn,
+        "t5",
+        "ft,inc_lora+migu,mtl,per_task,constant",
+        *("--orders", "2", "-o", "page.md", "--claims", "c.md"),
+        end_tasks={"*": {"max_test": 4}},
+        grid={"rows": {"inc_lora+migu": {"train.learning_rate": 0.01}}},
+    )
+    assert [cell["state"] for cell in value["cells"]] == ["done"] * 5
+    assert [line["title"] for line in value["lines"]] == [
+        "Most frequent label",
+        "FT",
+        "IncLoRA + MIGU",
+        "One model per task (PerTaskFT)",
+        "All tasks at once (MTL)",
+    ]
+    numbers = {line["entry"]: line["numbers"] for line in value["lines"]}
+    assert {"accuracy", "accuracy_micro", "accuracy_bwt", "accuracy_fwt_over_all"} <= set(numbers["sequential"])
+    assert numbers["mtl"].keys() >= {"accuracy", "accuracy_micro", "bits"}
+    cell = json.loads((everlearn.folder / "bench/two-tasks/inc_lora+migu-order2-seed0.json").read_text())
+    assert cell["domains"] == ["mnli", "copa"]
+    table = cell["matrices"]["exact_match"]
+    assert (table["rows"], table["columns"]) == (["base", "mnli", "copa"], ["mnli", "copa"])
+    assert len(table["cells"]) == 6
+    assert all(0 <= value <= 1 for _, _, value, *_ in table["cells"])
+    assert cell["grid"]["options"]["train.learning_rate"] == 0.01
+    assert cell["grid"]["examples"]["mnli"] == 4
+    page = (everlearn.folder / "page.md").read_text()
+    assert "### End tasks along the stream (accuracy)" in page
+    assert "### Beside the MIGU paper on " in page
+    assert "not measured yet" in (everlearn.folder / "c.md").read_text()
+
+
+def test_a_decoder_chooses_the_likeliest_label(everlearn: Project, data: Path) -> None:
+    value = bench(everlearn, "llama", "migu,constant", suite={"answers": "chosen"}, end_tasks={"*": {"max_test": 4}})
+    assert [line["title"] for line in value["lines"]] == ["Most frequent label", "FT + MIGU"]
+    cell = json.loads((everlearn.folder / "bench/two-tasks/migu-order1-seed0.json").read_text())
+    assert "macro_f1" not in cell["matrices"]
+    assert set(cell["matrices"]["choice_accuracy"]["columns"]) == {"copa", "mnli"}
+    assert value["lines"][1]["numbers"].keys() >= {"accuracy", "accuracy_learnt", "accuracy_micro"}
+
+
+def test_an_encoder_is_given_a_head(everlearn: Project, data: Path) -> None:
+    value = bench(
+        everlearn,
+        "roberta",
+        "ft",
+        suite={"answers": "head"},
+        end_tasks={"*": {"max_train": 8, "max_test": 4, "epochs": 0.9}},
+    )
+    assert value["lines"][0]["numbers"].keys() >= {"accuracy", "bits"}
+    (everlearn.folder / "bare.yaml").write_text("{grid: {rows: {nothing: {train.learning_rate: 1}}}}")
+    words = ("bench", "two-tasks", "--methods", "ft", "--model", "m", "--data", "data", "--settings", "bare.yaml")
+    everlearn.fails(*words, says=("`grid.rows` names 'nothing'",))
+
+
+def test_fetching_from_nowhere_says_where_to_get_it(everlearn: Project, data: Path) -> None:
+    everlearn.fails(
+        *("bench", "two-tasks", "--data", "fetch"),
+        says=("http://127.0.0.1:9/a could not be fetched", "CL_Benchmark", "github.com/cmnfriend/O-LoRA"),
+    )
+    everlearn.fails("bench", "docs", "--data", "fetch", says=("`docs` has nothing to fetch",))
+
+
+M2D2_SETTINGS = """\
+model: models
+suite: {{samples: 5, order: {order}}}
+data: {{block_size: 32}}
+train: {{max_steps: 1, per_device_train_batch_size: 2, save_steps: 1, use_cpu: true}}
+evaluation: {{blocks: 2}}
+"""
+
+
+def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = everlearn.folder
+    monkeypatch.setenv("EVERLEARN_CACHE", str(folder / "cache"))
+    for seed, name in enumerate(("law/cases", "law/statutes", "health/notes")):
+        (folder / "own" / name).mkdir(parents=True)
+        for offset, part in enumerate(("train", "valid", "test")):
+            text = "\n".join(tiny.texts(20, 10 * seed + offset, words=30))
+            (folder / "own" / name / f"{part}.txt").write_text(text)
+    (folder / "mine.txt").write_text("cases\nnotes\nstatutes\n")
+    settings = M2D2_SETTINGS.format(order="mine.txt").replace("models", str(everlearn.models / "llama"))
+    (folder / "m2d2.yaml").write_text(settings)
+    words = ("bench", "m2d2", "--methods", "sequential", "--seeds", "0", "--data", "own", "--settings", "m2d2.yaml")
+    made = everlearn(*words, "--orders", "swapped,file", "--json")
+    assert made.code == 0, made.err
+    assert {cell["state"] for cell in json.loads(made.out)["cells"]} == {"done"}
+    cells = {cell.grid.order: cell for cell in load_results(folder / "bench/m2d2")}
+    assert cells[2].domains == ["cases", "notes", "statutes"]
+    assert set(cells[1].domains[:2]) == {"cases", "statutes"}
+    assert any(note.startswith("Order `file`: cases → notes → statutes") for note in cells[2].notes)
+    results = Results.load(folder / "runs/bench-m2d2/sequential-order2-seed0/run")
+    assert results.groups == {"cases": "law", "notes": "health", "statutes": "law"}
+    page = (folder / "bench/m2d2/index.html").read_text()
+    assert "2 (file): cases → notes → statutes" in page
+    assert "What became of the text of the domains: " in made.err
+    everlearn.fails(
+        *words,
+        "--orders",
+        "0,similer",
+        says=("`--orders` names 'similer', which is not an order", "Did you mean 'similar'"),
+    )
+    everlearn.fails(*words, "--orders", "foo", says=("names 'foo'", "Known: file, random-1,", "similar, swapped"))
+    words = (*words[:3], "sequential,small", *words[4:])
+    everlearn.fails(
+        *words, says=("The row 'small' has a `model.path` of its own", "`grid: {rows: {small: {model.path: …}}}`")
+    )
+
+
+def test_shown_results_have_the_super_domains_of_the_data_that_is_named(
+    everlearn: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, names = everlearn.folder, [f"d{number}" for number in range(9)]
+    monkeypatch.setenv("EVERLEARN_CACHE", str(folder / "cache"))
+    for seed, name in enumerate((*names, "other")):
+        place = folder / "own" / ("law" if seed < 4 else "health") / name
+        place.mkdir(parents=True)
+        for offset, part in enumerate(("train", "valid", "test")):
+            (place / f"{part}.txt").write_text("\n".join(tiny.texts(8, 10 * seed + offset, words=30)))
+    values = [[4.0 - (row > place) for place in range(9)] for row in range(10)]
+    cell = cell_of(
+        suite="m2d2", entry="sequential", title="Plain", order=2, seed=0, domains=names,
+        bits_per_byte={name: {"base": 4.0, "learnt": 3.0, "final": 3.0} for name in names},
+        matrix={"rows": ["base", *names], "columns": names, "values": values},
+        settings={"suite": {"domains": names}},
+    )  # fmt: skip
+    write(folder / "bench/m2d2", cell)
+    words = ("bench", "m2d2", "--show", "-o", "page.md")
+    assert everlearn(*words).code == 0
+    assert "by super-domain" not in (folder / "page.md").read_text()
+    assert everlearn(*words, "--data", "own").code == 0
+    page = (folder / "page.md").read_text()
+    assert "| Plain, order 2 (file): law | 4 | +1.000 (+1.000) |" in page
+    assert "| Plain, order 2 (file): health | 5 | +1.000 (+1.000) |" in page
+    everlearn.fails(*words, "--data", "none", says=("`data` is 'none', and there is no such folder",))
+    write(folder / "bench/m2d2", like(cell, settings={"suite": {"domains": names, "domain": "d0"}}))
+    everlearn.fails(*words, "--data", "own", says=("Unknown key `suite.domain` in the settings",))

@@ -1,8 +1,9 @@
-"""What the command line says while it works, what a program gets from it, and what the shell completes."""
+"""What the command line says, what a program gets from it, what it loads, and mistakes of more than one step."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from cli_project import Project
 from everlearn.cli import main
 from everlearn.cli.methods import names
+from everlearn.commands import describe, saved_tables
 from everlearn.config.recipe import parse
 from everlearn.errors import Interrupted
 from everlearn.learner import ContinualLearner
@@ -149,3 +151,129 @@ def test_when_a_run_is_over_nothing_is_ahead(everlearn: Project) -> None:
     resumed.resume()
     assert {kind: amount for kind, amount in resumed.forecast.ahead.items() if amount} == {}
     assert set(resumed.forecast.ahead) == {ROWS, PASSES, AROUND, SETS, SAMPLES, "t"}
+
+
+HEAVY = ("accelerate", "datasets", "jinja2", "matplotlib", "numpy", "pandas", "peft", "scipy", "torch", "transformers")
+SCRIPT = """
+import sys
+from everlearn.cli import main
+
+code = main(sys.argv[2:])
+assert code == (2 if "nosuch" in sys.argv else 0)
+loaded = set(sys.argv[1].split(",")) & set(sys.modules)
+assert not loaded, sorted(loaded)
+"""
+
+
+def test_the_tables_are_what_the_classes_say() -> None:
+    again = "run `python -m everlearn.commands.describe`"
+    assert saved_tables.METHODS.read_text(encoding="utf-8") == describe.table_text(describe.describe_all()), again
+    assert saved_tables.schema() == json.loads(json.dumps(describe.schema())), again
+
+
+@pytest.mark.parametrize(
+    ("words", "without"),
+    [
+        (["--help"], HEAVY),
+        (["methods"], HEAVY),
+        (["methods", "das", "--json"], HEAVY),
+        (["methods", "nosuch"], HEAVY),
+        (["analyse", "--help"], HEAVY),
+        (["analyse", "nosuch", "runs/first"], HEAVY),
+        (["schema"], HEAVY),
+        (["init", "-"], HEAVY),
+        (["init", "--all", "-"], HEAVY),
+        (["init", "recipe.yaml"], HEAVY),
+        (["init", "-", "--domain", "a=a.txt"], tuple(name for name in HEAVY if name != "numpy")),
+        (["env"], tuple(name for name in HEAVY if name not in ("torch", "numpy"))),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_touches_no_model_loads_no_library_for_models(
+    words: list[str], without: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("A document.\n\nAnother one.\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ",".join(without), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
+
+
+def test_the_learner_loads_what_it_needs_to_train_and_no_more(tmp_path: Path) -> None:
+    """Torch, transformers and PEFT, and what they load; what draws and tests is loaded when that is asked for."""
+    script = (
+        "import sys\nfrom everlearn import ContinualLearner, EverlearnError, RunResults, protect\n"
+        "print(sorted({'lm_eval', 'matplotlib', 'peft.tuners.lora.corda', 'scipy.stats'} "
+        "& set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_errors_are_json_when_json_is_asked_for(everlearn: Project) -> None:
+    outcome = everlearn.fails("methods", "ecw", "--json", says=("ecw",))
+    assert "ecw" in json.loads(outcome.out)["error"]
+
+
+def test_a_run_is_not_compared_with_itself(everlearn: Project, finished_run: Path) -> None:
+    shutil.copytree(finished_run, everlearn.run_folder)
+    (everlearn.folder / "link").symlink_to(everlearn.run_folder)
+    for again in ("runs/first", "runs/../runs/first/", "link"):
+        everlearn.fails("report", "runs/first", again, says=("'runs/first' is given twice", "Name each run once"))
+
+
+def test_damaged_stage(everlearn: Project, finished_run: Path) -> None:
+    shutil.copytree(finished_run, everlearn.run_folder)
+    # A damaged stage is named, and nothing is deleted.
+    weights = everlearn.run_folder / "stage-01-a" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    everlearn.fails("resume", "runs/first", says=("stage-01-a", "model.safetensors", "damaged"))
+    assert weights.is_file()
+
+
+def test_loss_that_is_not_finite(everlearn: Project) -> None:
+    everlearn.recipe["train"] |= {"learning_rate": 2e9, "max_grad_norm": 0.0}
+    everlearn.fails("run", "recipe.yaml", says=("'a'", "not finite from step", "train.learning_rate"))
+    assert not (everlearn.run_folder / "stage-01-a").exists()
+
+
+def test_full_disk(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from everlearn.run.trainer import StageTrainer
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StageTrainer, "_save_rng_state", full)
+        everlearn.fails("run", "recipe.yaml", says=("disk is full", "checkpoint-2", "everlearn resume"))
+    assert everlearn("resume", "runs/first").code == 0
+
+
+def test_full_disk_anywhere_else(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    monkeypatch.setattr("everlearn.commands.saved_tables.methods", full)
+    everlearn.fails("methods", says=("disk is full", "somewhere"))
+
+
+def test_an_unexpected_error_keeps_its_traceback(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("everlearn.commands.saved_tables.methods", broken)
+    with pytest.raises(ZeroDivisionError):
+        everlearn("methods")
+
+
+def test_no_file_of_a_failed_command_is_left(everlearn: Project) -> None:
+    everlearn.recipe["domains"][1]["path"] = "nowhere.jsonl"
+    everlearn.fails("run", "recipe.yaml", says=("nowhere.jsonl",))
+    everlearn.fails("plan", "recipe.yaml", "--no-measure", says=("nowhere.jsonl",))
+    assert not Path("runs").exists()

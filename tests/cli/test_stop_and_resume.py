@@ -13,6 +13,7 @@ import pytest
 
 from cli_project import Project
 from everlearn import files
+from everlearn.evaluation.results import Results
 from everlearn.run import interruption
 
 pytestmark = pytest.mark.usefixtures("signals_as_in_a_terminal")
@@ -180,3 +181,20 @@ def test_help_does_not_load_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_domain_of_two_sources_is_learnt_resumed_and_accounted_for(everlearn: Project) -> None:
+    everlearn.recipe["domains"] = [
+        {"name": "a", "sources": [{"path": "a.jsonl", "weight": 3}, {"path": "b.jsonl"}], "validation": 0.2}
+    ]
+    everlearn.recipe["general"] = {"path": "b.jsonl", "validation": 0.2}
+    outcome = everlearn("run", "recipe.yaml")
+    assert outcome.code == 0, outcome
+    results = Results.load(everlearn.run_folder)
+    shares = {share.source: (share.asked, share.realised) for share in results.mixture}
+    assert shares == {"a": (0.75, 0.75), "b": (0.25, 0.25)}  # 4 steps of 4 rows
+    note = "'a' and 'general' read the same file"
+    assert any(note in sentence for sentence in results.notes)
+    assert note in outcome.err
+    assert note in (everlearn.run_folder / "report.html").read_text(encoding="utf-8").replace("&#39;", "'")
+    assert everlearn.call("resume", str(everlearn.run_folder)).code == 0

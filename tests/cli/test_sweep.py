@@ -1,4 +1,4 @@
-"""``everlearn sweep`` as a user types it: one small sweep that every test looks at, and what is refused."""
+"""``everlearn sweep`` as a user types it: one small sweep, scenarios, runs that are equal, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import itertools
 import json
 import re
 
+import numpy as np
 import pytest
 
 from cli_project import Project
 from everlearn.config.recipe import load
-from everlearn.errors import EverlearnError
+from everlearn.errors import EverlearnError, RecipeError
+from everlearn.evaluation import text_cell
 from everlearn.grid import RecipeTemplate, load_results, read_orders, read_ways
+from everlearn.grid.arrangements import ALONE
 from everlearn.learner import ContinualLearner
 from everlearn.report import compare, verdict
 from everlearn.run.folder import RunFolder
@@ -216,3 +219,103 @@ def test_equal_compute_takes_what_a_method_runs_from_its_steps(everlearn: Projec
     ewc = cells["ewc-samples8-max_steps6"]
     assert ewc.tokens + (ewc.grid.extra_tokens or 0) == pytest.approx(cells["sequential"].tokens)
     assert "| 1.00× |" in (everlearn.folder / "t.md").read_text()
+
+
+def lines(path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_all_scenarios_learn_from_equally_many_tokens(everlearn: Project) -> None:
+    everlearn.recipe["train"] |= {"max_steps": 2, "save_strategy": "no"}
+    everlearn.recipe["train"].pop("save_steps")
+    everlearn.recipe["evaluation"]["samples"] = 0
+    shown = everlearn("sweep", "recipe.yaml", "--methods", "scenarios", "-q", "--json")
+    assert shown.code == 0, shown.err
+    cells = {cell.name: cell for cell in load_results(everlearn.folder / "sweep" / "first")}
+    assert {name.split("-")[0] for name in cells} == {"none", "separate", "sequential", "cumulative", "pool", "merged"}
+    tokens = {name: cell.tokens for name, cell in cells.items() if cell.grid.row != "none"}
+    assert len(set(tokens.values())) == 1, tokens
+    scores = {name: cell.matrices["bits_per_byte"] for name, cell in cells.items()}
+    plain, both = (scores[f"{name}-order0-seed0"].values for name in ("sequential", "cumulative"))
+    assert plain[1] == both[1], "the first domain is learnt in the same way"
+    assert plain[2] != both[2]
+    assert plain[0] == both[0], "scored on the same text"
+    assert [cells[f"{name}-order0-seed0"].grid.old_data for name in ("sequential", "cumulative")] == [False, True]
+    assert len({tuple(table.values[-1][table.columns.index(d)] for d in "ab") for table in scores.values()}) == 6
+    alone, merged = (scores[f"{name}-seed0"].estimates() for name in ("separate", "merged"))
+    learnt = [[table[ALONE, d].value for d in "ab"] for table in (alone, merged)]
+    assert learnt[0] == learnt[1], "what is averaged are the models of one domain each"
+
+    runs = everlearn.folder / "runs" / "sweep-first"
+    (corpus,) = runs.glob("pool-corpus-*/documents.jsonl")
+    held_out = lines(runs / "held-out-b" / "documents.jsonl")
+    files = lines(everlearn.folder / "a.jsonl") + lines(everlearn.folder / "b.jsonl")
+    assert set(lines(corpus)) < set(files)
+    assert not set(held_out) & set(lines(corpus))
+    assert set(held_out) < set(lines(everlearn.folder / "b.jsonl"))
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A run that has measured the base model on three domains, and one of them alone."""
+    for place, bits in {
+        ("stage-00", "a"): 2.0,
+        ("stage-00", "b"): 3.0,
+        ("stage-00", "c"): 1.0,
+        ("alone", "a"): 1.0,
+    }.items():
+        folder, name = place
+        cell = text_cell(np.array([bits, bits]), np.array([1, 1]), 1.0, task=name, mark="x")
+        cell.save(tmp_path / "evaluation" / folder / f"{name}.safetensors")
+    return tmp_path
+
+
+def test_orders_by_difficulty(measured) -> None:
+    assert read_orders(f"easy-first:{measured}", "abc") == [("c", "a", "b")]
+    assert read_orders(f"hard-first:{measured};given", "abc") == [("b", "a", "c"), ("a", "b", "c")]
+    assert read_orders(f"easy-first-alone:{measured}", "a") == [("a",)]
+    for text, says in (
+        (f"easy-first-alone:{measured}", "'b' is.*`evaluation.alone: true`"),
+        ("easy-first:", "has not measured how difficult 'a' is"),
+        ("easy-frist:x", "easy-first:RUN"),
+    ):
+        with pytest.raises(RecipeError, match=says):
+            read_orders(text, "abc")
+
+
+LONGEST = 128
+"""Tokens that the tiny models of a project read: what `data.block_size` is when a recipe does not set it."""
+
+
+@pytest.mark.parametrize(
+    ("model", "explicit"),
+    [
+        (
+            "roberta",
+            {"data": {"block_size": LONGEST, "isolate_documents": False, "max_leaked": 0.9, "mask_probability": 0.15}},
+        ),
+        ("llama", {"data": {"isolate_documents": True, "mask_probability": 0.3}, "evaluation": {"end_task_seeds": 5}}),
+    ],
+)
+def test_what_is_written_down_and_has_no_effect_changes_no_verdict(
+    everlearn: Project, model: str, explicit: dict[str, dict[str, object]]
+) -> None:
+    everlearn.recipe |= {"model": str(everlearn.models / model), "train": {"max_steps": 1}}
+    everlearn.recipe["data"].pop("block_size")
+    everlearn.recipe["evaluation"] = {"blocks": 4}
+    assert everlearn("run", "recipe.yaml", "-q").code == 0
+    for group, keys in explicit.items():
+        everlearn.recipe[group] |= keys
+    everlearn.recipe["run"]["name"] = "second"
+    everlearn.recipe["model"] = {"path": everlearn.recipe["model"], "tokenizer": everlearn.recipe["model"]}
+    assert everlearn("run", "recipe.yaml", "-q").code == 0
+    report = json.loads(everlearn("report", "runs/first", "runs/second", "--json").out)
+    said = " ".join(report["verdict"])
+    assert "not of one model" not in said, said
+    assert "did not see and spend the same" not in said
+    assert "differ in" not in said
+    everlearn.recipe["data"]["block_size"] = 32
+    everlearn.recipe["run"]["name"] = "third"
+    assert everlearn("run", "recipe.yaml", "-q").code == 0
+    said = " ".join(json.loads(everlearn("report", "runs/first", "runs/third", "--json").out)["verdict"])
+    assert "data.block_size" in said

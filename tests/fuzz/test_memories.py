@@ -17,7 +17,7 @@ from everlearn.errors import EverlearnError
 from everlearn.methods import Memory, build
 from everlearn.methods.engine.protection import Protection
 from fuzz.harness import fuzz
-from fuzz.test_results_files import mutated
+from fuzz.test_run_folders import mutated
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dap_adapter": ("masked", {}),

@@ -21,7 +21,7 @@ from everlearn.files import read_json
 from everlearn.learner import ContinualLearner
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import REGISTRY
-from everlearn.model.gathering import shared_parameters
+from everlearn.model.sharding import shared_parameters
 from everlearn.run import trainer
 from methods_of_other_kinds import OTHERS, registered
 

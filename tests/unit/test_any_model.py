@@ -15,9 +15,9 @@ from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.depth import places
-from everlearn.model.isolation import why_not_isolated
 from everlearn.model.movement import SavedWeights
 from everlearn.model.objectives import IGNORE, make_objective
+from everlearn.model.packed import why_not_isolated
 from everlearn.model.routing import router_note
 from everlearn.model.structure import architecture_for
 from everlearn.predictors.decoding import Ending, continuation, decode

@@ -19,10 +19,10 @@ from everlearn.data.tokenize import Encoder
 from everlearn.diagnostics.diff.changes import pieces
 from everlearn.diagnostics.diff.comparing import Diff
 from everlearn.diagnostics.diff.passages import TextPassage, choose, few, rows_of
+from everlearn.diagnostics.diff.result import judge
 from everlearn.diagnostics.diff.scoring import TokenLosses, score
 from everlearn.diagnostics.diff.tasks import read_tasks
 from everlearn.diagnostics.diff.texts import compare
-from everlearn.diagnostics.diff.verdict import judge
 from everlearn.errors import DataError, ModelError, RecipeError
 from everlearn.evaluation import Estimate
 from everlearn.model.objectives import make_objective

@@ -1,13 +1,34 @@
-"""Accuracy and macro-F1 against a slow reference, and their bootstrap."""
+"""Metrics and their bootstrap, forgetting as studies count it, and intervals over runs, against slow references."""
 
 from __future__ import annotations
+
+import itertools
+import json
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import t as student
+from scipy.stats import ttest_ind, ttest_rel
 
-from everlearn.evaluation import METRICS, Cell, classification_cell, register_mean, resample
+from everlearn.comparison.comparison import compare_runs
+from everlearn.comparison.intervals import difference, over_runs
+from everlearn.evaluation import METRICS, Cell, Column, classification_cell, register_mean, resample, summarise
+from everlearn.evaluation.metrics import STANDARDISED
+from everlearn.evaluation.statistics import (
+    bootstrap_ratio,
+    draws,
+    generator,
+    percentiles,
+)
+from everlearn.grid import summarise as summarise_grid
+from everlearn.tasks.labelled import EndTask
 
 
 def slow_macro_f1(truth, predictions, classes):
@@ -111,3 +132,227 @@ def test_every_metric_says_what_it_is(name):
     assert metric.title
     assert metric.unit
     assert metric.reads
+
+
+def test_draws_count_with_replacement_over_several_chunks():
+    parts = list(draws(3000, 2000, generator(0)))
+    assert len(parts) > 1
+    assert sum(len(part) for part in parts) == 2000
+    assert all((part.sum(1) == 3000).all() for part in parts)
+
+
+def test_ratio_is_what_explicit_resampling_gives():
+    rng = np.random.default_rng(0)
+    above, below = rng.random((2, 37)), rng.integers(1, 9, (2, 37))
+    got = bootstrap_ratio(above, below, seed="x", resamples=50)
+    weights = np.concatenate(list(draws(37, 50, generator("bootstrap", "x")))).astype(int)
+    for b, row in itertools.product(range(50), range(2)):
+        drawn = np.repeat(np.arange(37), weights[b])
+        assert got[b, row] == pytest.approx(above[row, drawn].sum() / below[row, drawn].sum(), rel=1e-12)
+
+
+def test_rows_are_paired_and_seeds_reproduce():
+    nats = np.random.default_rng(1).normal(5, 2, 40)
+    one = np.ones((2, 40))
+    samples = bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=3)
+    np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 0.25, rtol=1e-9)
+    np.testing.assert_array_equal(samples, bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=3))
+    assert not np.array_equal(samples, bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=4))
+
+
+def test_one_unit_has_no_interval():
+    assert np.isnan(bootstrap_ratio([[3.0]], [[2.0]], seed=0, resamples=5)).all()
+
+
+def test_coverage_of_the_percentile_interval():
+    rng = np.random.default_rng(7)
+    hits, trials = 0, 200
+    for trial in range(trials):
+        data = rng.exponential(2.0, 60)
+        low, high = percentiles(bootstrap_ratio(data, np.ones(60), seed=trial, resamples=400))
+        hits += bool(low[0] <= 2.0 <= high[0])
+    assert 0.88 <= hits / trials <= 0.985
+
+
+HAND = ("share_forgotten", "share_forgotten_per_step", "share_forgotten_clipped", "share_forgotten_clipped_per_step")
+
+
+def released(m: list[list[float]], clip: bool) -> tuple[float, float]:
+    """Total and per-step forgetting of [stage][task] standardised scores, written from the study's definition."""
+    tasks = len(m)
+    total = steps = 0.0
+    for i in range(tasks - 1):
+        own, end = m[i][i], m[tasks - 1][i]
+        if clip:
+            own, end = min(max(own, 0.0), 1.0), min(max(end, 0.0), 1.0)
+            f = 1.0 if own == 0 else (own - end) / own
+        else:
+            f = (own - end) / (1.0 if own == 0 else abs(own))
+        total += f
+        steps += f / (tasks - 1 - i)
+    return total, steps / (tasks - 1)
+
+
+@pytest.mark.parametrize(
+    "m",
+    [
+        [[0.8, 0, 0], [0.5, 0.9, 0], [0.2, 0.6, 1.1]],
+        [[0.0, 0, 0], [0.1, -0.2, 0], [0.3, 0.4, 0.5]],
+        [[1.2, 0, 0, 0], [1.1, 0.4, 0, 0], [0.9, 0.3, 0.7, 0], [-0.5, 0.1, 0.8, 0.2]],
+        [[0.5, 0], [0.25, 0.5]],
+    ],
+)
+def test_both_conventions_are_those_of_the_study(m):
+    tasks = len(m)
+    columns = [
+        Column(
+            str(i), i + 1, tuple(range(tasks + 1)), np.array([0.0, *(row[i] for row in m)]), np.zeros((1, tasks + 1))
+        )
+        for i in range(tasks)
+    ]
+    found = summarise(columns, tasks, True, STANDARDISED)
+    for clip, names in ((False, HAND[:2]), (True, HAND[2:])):
+        total, per_step = released(m, clip)
+        assert found[names[0]]["mean"].value * (tasks - 1) == pytest.approx(total)
+        assert found[names[1]]["mean"].value == pytest.approx(per_step)
+        assert found[names[1]].keys() == {"mean"}
+    assert not set(HAND) & set(summarise(columns, tasks, True, "accuracy")), "of standardised accuracy alone"
+
+
+def test_accuracies_are_standardised_by_what_is_known_of_the_task():
+    truth, said = np.array([0, 0, 0, 1]), np.array([[0, 0, 1, 1], [0, 0, 0, 0]])
+    cell = classification_cell(truth, said, np.arange(2), (1, 2))
+    assert not METRICS[STANDARDISED].applies(cell)
+    cell.facts["state_of_the_art"] = 0.95
+    assert METRICS[STANDARDISED].scores(cell).tolist() == [0, 0], "three of four are the most frequent label"
+    cell.facts["majority"] = 0.5
+    assert METRICS[STANDARDISED].scores(cell) == pytest.approx([0.25 / 0.45] * 2)
+
+
+def test_what_is_not_given_leaves_cells_as_they_were():
+    task = EndTask(name="t", train="a", test="b")
+    assert task.scale == {}
+    assert EndTask(name="t", train="a", test="b", state_of_the_art=0.955, majority=0.5).scale == {
+        "majority": 0.5,
+        "state_of_the_art": 0.955,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"majority": 0.5}, "`majority` without `state_of_the_art`"),
+        (
+            {"majority": 0.9, "state_of_the_art": 0.8},
+            r"`majority` is 0.9, which must be below `state_of_the_art` \(0.8\)",
+        ),
+    ],
+)
+def test_what_cannot_be_standardised_is_said(given, says):
+    with pytest.raises(ValueError, match=says):
+        EndTask(name="t", train="a", test="b", **given)
+
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import one_engine  # noqa: E402
+
+Runs = dict[int, float]
+"""Seed → what was learnt."""
+CASES = one_engine.cases()
+
+
+def test_there_are_twenty_cases() -> None:
+    assert len(CASES) == 20
+
+
+@pytest.mark.parametrize(("ours", "theirs"), CASES)
+def test_the_report_and_the_bench_give_one_interval(ours: Runs, theirs: Runs) -> None:
+    """Of the same files: a grid's cell is a run."""
+    runs = [*one_engine.runs_of("sequential", theirs), *one_engine.runs_of("das", ours)]
+    plain, das = summarise_grid(runs)
+    measure = compare_runs(runs).measure("bits_per_byte", "learnt")
+    assert measure is not None
+    same(das.numbers["bits_learnt"], measure.estimates[1])
+    same(plain.numbers["bits_learnt"], measure.estimates[0])
+    same(das.differences["bits_learnt"].estimate, measure.difference(1))
+    same(das.differences["bits_learnt"].estimate, measure.column("a").difference(1))
+
+
+def same(one: Any, other: Any) -> None:
+    assert (one.interval is None) == (other.interval is None)
+    for a, b in zip((one.value, *(one.interval or ())), (other.value, *(other.interval or ())), strict=True):
+        assert a == pytest.approx(b, rel=1e-9, abs=1e-12)
+
+
+def test_the_page_of_the_twenty_cases_is_what_its_script_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = one_engine.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr(one_engine, "PAGE", tmp_path / "page.md")
+    one_engine.main()
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == kept
+    assert "20 of the twenty say the same on both pages now." in kept
+
+
+@pytest.mark.parametrize(("ours", "theirs"), CASES)
+def test_the_interval_is_students(ours: Runs, theirs: Runs) -> None:
+    found = difference(ours, theirs)
+    pairs = [seed for seed in ours if seed in theirs]
+    if len(pairs) > 1:
+        assert found.pairs == len(pairs)
+        equal = found.p_value in (0, 1)  # up to rounding, of which scipy makes an interval
+        expected = None if equal else ttest_rel([ours[s] for s in pairs], [theirs[s] for s in pairs])
+    elif len(ours) + len(theirs) > 2:
+        assert found.pairs == 0
+        expected = ttest_ind([*ours.values()], [*theirs.values()])
+    else:
+        assert (found.estimate.interval, found.p_value, found.pairs) == (None, None, 1)
+        return
+    assert found.estimate.interval is not None
+    low, high = found.estimate.interval
+    if expected is not None:
+        interval = expected.confidence_interval(0.95)
+        assert (low, high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+        assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found.p_value is not None
+    assert (found.p_value < 0.05) == (not low <= 0 <= high)
+
+
+def test_two_runs_say_little() -> None:
+    """The case of the issue: a bootstrap over two runs gave [0.10, 0.14]."""
+    assert over_runs([0.10, 0.14]).interval == pytest.approx((-0.134, 0.374), abs=5e-4)
+    assert over_runs([0.1]).interval is None
+    assert over_runs([0.3, 0.1 + 0.2]).interval == (0.3, 0.3) or over_runs([0.3, 0.1 + 0.2]).low == pytest.approx(0.3)
+    with pytest.raises(ValueError, match="at least one run"):
+        over_runs([])
+    with pytest.raises(ValueError, match="each side"):
+        difference({}, {0: 1.0})
+
+
+@pytest.mark.parametrize("runs", range(2, 10))
+def test_the_interval_covers_what_it_says(runs: int) -> None:
+    """Of 4,000 draws without any difference 95 % cover it, to three standard deviations of that count."""
+    rng = np.random.default_rng(runs)
+    draws = rng.normal(0, 1, (4000, runs))
+    error = draws.std(1, ddof=1) / np.sqrt(runs)
+    reach = student.ppf(0.975, runs - 1) * error
+    assert over_runs(draws[0]).interval == pytest.approx((draws[0].mean() - reach[0], draws[0].mean() + reach[0]))
+    assert 0.94 <= float(np.mean(np.abs(draws.mean(1)) <= reach)) <= 0.96
+
+
+def test_the_simulation_is_what_the_page_says() -> None:
+    """docs/results/intervals.md is what benchmarks/interval_coverage.py wrote, and its coverage is 93 to 97 %."""
+    file = ROOT / "docs" / "results" / "intervals.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    rows: list[Mapping[str, Any]] = found["rows"]
+    assert [row["runs"] for row in rows] == list(range(2, 10))
+    for row in rows:
+        for name in ("mean", "pairs", "one against", "p below 0.05"):
+            share = 1 - row[name] if name == "p below 0.05" else row[name]
+            assert 0.93 <= share <= 0.97, (row["runs"], name)
+    script = runpy.run_path(str(ROOT / "benchmarks" / "interval_coverage.py"))
+    assert script["page"](found) == (ROOT / "docs" / "results" / "intervals.md").read_text(encoding="utf-8")
+    fresh = script["coverage"](3, 200)
+    assert fresh["mean"] == pytest.approx(rows[1]["mean"], abs=0.06)
+    assert fresh["bootstrap"] < 0.9

@@ -1,4 +1,4 @@
-"""Ensembles and members chosen by the text, against what their definitions say."""
+"""Predictors against slow references: checkpoints, ensembles, and routers that choose by perplexity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tiny
 from everlearn.data.corpus import Document
 from everlearn.errors import ModelError
 from everlearn.model.objectives import IGNORE, make_objective
-from everlearn.predictors import Checkpoint, Ensemble, Predictor, TextRouter
+from everlearn.predictors import Checkpoint, Ensemble, PerplexityEnsemble, Predictor, TextRouter
 from everlearn.predictors.predictor import models_of
 
 
@@ -229,3 +229,190 @@ def test_an_encoder_decoder_does_not_recognise_prompts() -> None:
     parts, objective = members("t5")
     with pytest.raises(ModelError, match="cannot recognise a text by an encoder-decoder"):
         TextRouter(parts, objective).generate(prompts(left=False)[1], max_new_tokens=2, stop=())
+
+
+KINDS = [("roberta", "encoder"), ("llama", "decoder")]
+
+
+def likely_of(model: nn.Module, ids: list[int]) -> np.ndarray:
+    """Log-probabilities after each token, [S, V], from the model's own logits."""
+    with torch.no_grad():
+        return torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1).numpy()
+
+
+def softmax(scores: np.ndarray, temperature: float) -> np.ndarray:
+    """Of minus the first axis over the temperature; at 0 the least share everything."""
+    if not temperature:
+        least = scores == scores.min(0)
+        return np.asarray(least / least.sum(0))
+    powers = np.exp(-scores / temperature)
+    return np.asarray(powers / powers.sum(0))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.2])
+def test_a_token_is_predicted_by_those_who_knew_what_came_before_it(temperature: float) -> None:
+    """Two documents in a row: each is begun by all members alike, and knows nothing of the other."""
+    parts, objective = members("llama")
+    generator = torch.Generator().manual_seed(2)
+    first, second = (torch.randint(5, tiny.VOCABULARY, (n,), generator=generator).tolist() for n in (9, 14))
+    ids = torch.tensor([first + second])
+    labels = torch.tensor([[*first[1:], IGNORE, *second[1:], IGNORE]])
+    batch = {"input_ids": ids, "labels": labels, "position_ids": torch.tensor([[*range(9), *range(14)]])}
+    expected = []
+    for document in (first, second):
+        each = [likely_of(part.model, document) for part in parts]
+        nats = np.stack([-likely[range(len(document) - 1), document[1:]] for likely in each])
+        for t in range(len(document) - 1):
+            read = nats[:, :t].mean(1) if t else np.zeros(len(parts))
+            expected.append(-np.log((softmax(read, temperature) * np.exp(-nats[:, t])).sum()))
+        expected.append(0.0)
+    with torch.no_grad():
+        found = PerplexityEnsemble(parts, objective, temperature).label_losses(batch)
+        packed = {
+            "input_ids": ids,
+            "position_ids": batch["position_ids"],
+            "positions": torch.tensor([[6, 7, 20, 0]]),
+            "labels": torch.tensor([[first[7], first[8], second[12], IGNORE]]),
+        }
+        answers = PerplexityEnsemble(parts, objective, temperature).label_losses(packed)
+    assert found[0].tolist() == pytest.approx(expected, abs=2e-4)
+    assert answers[0].tolist() == pytest.approx([expected[6], expected[7], expected[20], 0.0], abs=2e-4)
+
+
+def every_label(objective: Any, architecture: str, kind: str) -> tuple[dict[str, Tensor], int]:
+    """One text and every word of the vocabulary in the place of one label: rows [V], and the label's number."""
+    batch = {name: value[:1] for name, value in batch_of(objective, kind).items() if name != "plain_ids"}
+    words = torch.arange(tiny.VOCABULARY)
+    rows = {name: value.expand(len(words), *value.shape[1:]).clone() for name, value in batch.items()}
+    if architecture == "roberta":
+        near = rows["positions"] < 16
+        assert near[:, 0].all()
+        rows = {
+            "input_ids": rows["input_ids"][:, :16],
+            "positions": rows["positions"].where(near, 0),
+            "labels": rows["labels"].where(near, IGNORE),
+        }
+        rows["labels"][:, 0] = words
+        return rows, 0
+    ids = rows["input_ids"][:, :5].clone()  # a long row is recognised whatever its last word is
+    ids[:, 4] = words
+    labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORE)], 1)
+    return {"input_ids": ids, "position_ids": torch.arange(5).expand_as(ids), "labels": labels}, 3
+
+
+@pytest.mark.parametrize(("architecture", "kind"), KINDS)
+@torch.no_grad()
+def test_probabilities_of_all_words_sum_to_one(architecture: str, kind: str) -> None:
+    """A weight that depends on the label that is predicted would make them more: that is the leak."""
+    parts, objective = members(architecture)
+    batch, number = every_label(objective, architecture, kind)
+
+    def total(predictor: Any) -> float:
+        return float(torch.exp(-predictor.label_losses(batch)[:, number].double()).sum())
+
+    for temperature in (0.0, 0.5):
+        assert total(PerplexityEnsemble(parts, objective, temperature)) == pytest.approx(1, abs=1e-4)
+    for mix in ("by_confidence", "by_entropy", "confident", "mean"):
+        assert total(Ensemble(parts, mix)) == pytest.approx(1, abs=1e-4), mix  # type: ignore[arg-type]
+    assert total(TextRouter(parts, objective)) > 1.001, "the member of the smallest loss flatters"
+
+
+@torch.no_grad()
+def test_a_masked_row_is_weighed_by_what_can_be_seen() -> None:
+    parts, objective = members("roberta")
+    batch = batch_of(objective, "encoder")
+    asked: list[dict[str, Tensor]] = []
+
+    class Watched(type(parts[0])):  # type: ignore[misc]
+        def row_losses(self, text: Any) -> Tensor:
+            asked.append(text)
+            return super().row_losses(text)
+
+    watched = tuple(Watched(part.model, objective) for part in parts)
+    weights = PerplexityEnsemble(watched, objective, 1.0).weights(batch)
+    (text,) = {id(text): text for text in asked}.values()
+    wanted = batch["labels"] != IGNORE
+    for row in range(len(batch["labels"])):
+        hidden = set(batch["positions"][row][wanted[row]].tolist())
+        tried = text["labels"][row] != IGNORE
+        places = text["positions"][row][tried]
+        assert 2 <= len(places) <= 5
+        assert not hidden & set(places.tolist())
+        assert torch.equal(text["labels"][row][tried], batch["input_ids"][row][places])
+        assert (text["input_ids"][row][places] == tiny.tokenizer().mask_token_id).all()
+        rest = [p for p in range(text["input_ids"].shape[1]) if p not in places.tolist()]
+        assert torch.equal(text["input_ids"][row][rest], batch["input_ids"][row][rest])
+    nats = torch.stack([part.row_losses(text).double() for part in parts])
+    assert weights[..., 0].exp().numpy() == pytest.approx(softmax(nats.numpy(), 1.0), rel=1e-5)
+    losses = torch.stack([part.label_losses(batch) for part in parts]).double()
+    expected = -torch.log((weights.exp() * torch.exp(-losses)).sum(0))
+    found = PerplexityEnsemble(parts, objective, 1.0).label_losses(batch)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_prompt_weighs_its_answer_and_a_text_its_classes() -> None:
+    parts, objective = members("llama")
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randint(5, tiny.VOCABULARY, (n,), generator=generator).tolist() for n in (5, 16, 11)]
+    left = torch.tensor([[1] * (16 - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (16 - len(row)) + [1] * len(row) for row in rows])
+    inputs = {"input_ids": left, "attention_mask": mask}
+    chosen = PerplexityEnsemble(parts, objective, 0.5)
+    with torch.no_grad():
+        found = chosen.generate(inputs, max_new_tokens=4, stop=())
+    for row, answer in zip(rows, found, strict=True):
+        nats = [-likely_of(part.model, row)[range(len(row) - 1), row[1:]].mean() for part in parts]
+        weights, ids = softmax(np.array(nats), 0.5), list(row)
+        for _ in range(4):
+            each = np.stack([np.exp(likely_of(part.model, ids)[-1]) for part in parts])
+            ids.append(int((weights[:, None] * each).sum(0).argmax()))
+        assert ids[len(row) :] == answer
+
+    def tune(model: nn.Module, prepare: Any) -> nn.Module:
+        number = next(i for i, part in enumerate(parts) if part.model is model)
+
+        class Constant(nn.Module):
+            def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+                logits = torch.zeros(len(input_ids), 3)
+                logits[:, number] = 9
+                return type("Output", (), {"logits": logits})
+
+        return Constant()
+
+    with torch.no_grad():
+        classes = chosen.fine_tuned(tune).class_probabilities(inputs)
+    for row, probabilities in zip(rows, classes, strict=True):
+        nats = [-likely_of(part.model, row)[range(len(row) - 1), row[1:]].mean() for part in parts]
+        each = np.full((3, 3), 1.0) + (np.exp(9) - 1) * np.eye(3)
+        by_hand = softmax(np.array(nats), 0.5) @ (each / each.sum(1, keepdims=True))
+        assert probabilities.tolist() == pytest.approx(by_hand.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "t5"])
+def test_the_certain_have_more_weight(architecture: str) -> None:
+    kind = {"gemma2": "decoder", "t5": "encoder-decoder"}[architecture]
+    parts, objective = members(architecture)
+    batch = batch_of(objective, kind)
+    with torch.no_grad():
+        each = np.stack([np.exp(part.likely(batch).numpy()) for part in parts])
+        labels = batch["labels"]
+        own = np.take_along_axis(each, labels.clamp(min=0).numpy()[None, ..., None], -1)[..., 0]
+        best, entropy = each.max(-1), -(each * np.log(each)).sum(-1)
+        one_hot = np.arange(3)[:, None, None] == best.argmax(0)
+        weights = {
+            "by_confidence": best / best.sum(0),
+            "by_entropy": np.exp(-entropy) / np.exp(-entropy).sum(0),
+            "confident": one_hot,
+        }
+        for mix, w in weights.items():
+            ensemble = Ensemble(parts, mix)  # type: ignore[arg-type]
+            expected = np.where(labels == IGNORE, 0, -np.log((w * own).sum(0)))
+            assert ensemble.label_losses(batch).numpy() == pytest.approx(expected, abs=1e-6), mix
+            everything = np.exp(ensemble.likely(batch).numpy())
+            assert everything == pytest.approx((w[..., None] * each).sum(0), abs=1e-9), mix
+
+
+def test_an_encoder_decoder_is_not_weighed_by_perplexity() -> None:
+    parts, objective = members("t5")
+    with pytest.raises(ModelError, match="cannot weigh by an encoder-decoder"):
+        PerplexityEnsemble(parts, objective).label_losses(batch_of(objective, "encoder-decoder"))

@@ -11,7 +11,7 @@ import torch
 
 from everlearn.errors import RecipeError
 from everlearn.merging import WAYS, Same, make_way
-from everlearn.merging.selection import largest_of
+from everlearn.merging.task_vectors import largest_of
 from everlearn.model.movement import LoadedWeights
 
 SHAPES = {"a": (7, 5), "b": (11,), "c": (3, 4, 2)}

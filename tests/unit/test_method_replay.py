@@ -1,18 +1,36 @@
-"""Replay: the share of the tokens, where they come from, and a reservoir that is fair to every earlier domain."""
+"""Replay: the exact share of the tokens, streamed or packed; a fair reservoir; samples that the model writes."""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 import stages
 import tiny
-from everlearn.data import Mixture
+from everlearn.data import PackedBlocks
+from everlearn.data.blocks import Block, BlockSource
+from everlearn.data.corpus import Corpus
+from everlearn.data.loader import BlockLoader
+from everlearn.data.mixing import Mixture
+from everlearn.data.packing import blocks_of
+from everlearn.data.streaming import StreamedBlocks
 from everlearn.errors import MethodError
 from everlearn.methods import build
+from everlearn.methods.base import Memory, Method, Stage
 from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.rehearsal import generated
+from everlearn.methods.rehearsal.generated import FOLDER, _sampled, generated_rows
 from everlearn.methods.rehearsal.replay import Replay
+from everlearn.model.objectives import make_objective
+from everlearn.seeding import seed_for
 
 
 def _learnt(method: Replay, domains: int, **options: object) -> Replay:
@@ -208,3 +226,240 @@ def test_a_sample_of_less_than_a_row_is_said() -> None:
 def test_sweeps_are_of_a_model_that_writes() -> None:
     with pytest.raises(MethodError, match=r"'sweeps': 8 is of a model that writes, and `source` is 'earlier'"):
         Replay(sweeps=8)
+
+
+OLD, S = 3, 16
+"""A token that no text has; tokens in a row."""
+BATCHES, ROWS = 40, 16
+
+
+def _new(folder: Path, streaming: bool) -> BlockSource:
+    texts = tiny.texts(40, words=30)
+    if not streaming:
+        return PackedBlocks.from_blocks(blocks_of(texts, tiny.tokenizer(), "decoder", S), 0, "d2")
+    path = folder / "new.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    corpus = Corpus(path=str(path), streaming=True, shuffle_buffer=5)
+    return StreamedBlocks(corpus, tiny.tokenizer(), "decoder", S, 0, name="d2")
+
+
+def _mixed(folder: Path, streaming: bool, share: float) -> BlockSource:
+    """The second domain with replay of a first one, which was nothing but one token."""
+    ids = np.full((20, S), OLD, np.int32)
+    old: list[Block] = [{"input_ids": row, "segments": np.zeros_like(row)} for row in ids]
+    method = Replay(share=share)
+    stage = stages.stage(tiny.model("gpt2"), 1, "causal")
+    stage.source = PackedBlocks.from_blocks(old, 0, "d1")
+    method.end_domain(stage)
+    copy = Replay(share=share)
+    copy.load_memory(Memory(method.memory().tensors, json.loads(json.dumps(method.memory().facts))))
+    second = stages.stage(tiny.model("gpt2"), 2, "causal")
+    return copy.training_data(_new(folder, streaming), second)
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["packed", "streamed"])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.25])
+def test_what_two_processes_train_on(tmp_path: Path, streaming: bool, share: float) -> None:
+    """Each token of each batch is counted, on both processes, which stop half-way and go on from a saved state."""
+    objective = make_objective("causal", tiny.model("gpt2"), tiny.tokenizer())
+    old = total = 0
+    for rank in (0, 1):
+        saved = None
+        for upto in (BATCHES // 2 + 1, BATCHES):
+            source = _mixed(tmp_path, streaming, share)
+            loader = BlockLoader(source, objective, ROWS, BATCHES, rank, 2)
+            if saved is not None:
+                loader.load_state_dict(json.loads(saved))
+            for batch in loader:
+                old += int((batch["input_ids"] == OLD).sum())
+                total += batch["input_ids"].numel()
+                if loader.index == upto:
+                    break
+            saved = json.dumps(loader.state_dict())
+        assert isinstance(source, Mixture)
+        assert source.realised["earlier domains"] == pytest.approx(share, abs=1e-3)
+    assert total == 2 * BATCHES * ROWS * S
+    assert old / total == pytest.approx(share, abs=1e-3)
+    assert old == source.tokens["earlier domains"], "what is reported is what was trained on"
+
+
+START, END = 0, 2
+ARCHITECTURES = {"causal": "gpt2", "masked": "roberta"}
+
+
+def _stage(objective: str = "causal", index: int = 1, **options: object) -> Stage:
+    return stages.stage(tiny.model(ARCHITECTURES[objective]), index, objective, **options)
+
+
+def _drawn(likely: np.ndarray, chance: float) -> int:
+    """The first word whose cumulated probability exceeds the chance."""
+    total = 0.0
+    for word, probability in enumerate(likely / likely.sum()):
+        total += probability
+        if total > chance:
+            return word
+    return len(likely) - 1
+
+
+def _lean_to_the_end(stage: Stage, much: float) -> None:
+    stage.model.transformer.ln_f.bias.data = much * stage.model.lm_head.weight.data[END]
+
+
+def _chances(stage: Stage, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_for(stage.seed, "generated", stage.index, number))
+
+
+def _slowly_sampled(stage: Stage, number: int) -> list[int]:
+    """One text, word by word, the whole of it read again for each."""
+    chances = torch.rand(stages.S - 1, generator=_chances(stage, number), dtype=torch.float64).tolist()
+    ids = [START]
+    for chance in chances:
+        with torch.no_grad():
+            logits = stage.model(torch.tensor([ids])).logits[0, -1].double().numpy()
+        ids.append(_drawn(np.exp(logits - logits.max()), chance))
+        if ids[-1] == END:
+            break
+    return ids
+
+
+def test_texts_are_samples_of_the_model() -> None:
+    stage = _stage()
+    _lean_to_the_end(stage, 200)
+    rows, count = generated_rows(stage, wanted=6, sweeps=1)
+    texts = [_slowly_sampled(stage, number) for number in range(count)]
+    assert any(len(text) < stages.S for text in texts)
+    tokens = [token for text in texts for token in text]
+    inside = [number for number, text in enumerate(texts) for _ in text]
+    for place, row in enumerate(rows):
+        here = slice(place * stages.S, (place + 1) * stages.S)
+        assert row["input_ids"].tolist() == tokens[here]
+        owners = inside[here]
+        assert row["segments"].tolist() == [number - owners[0] for number in owners]
+    assert len(rows) == 6
+
+
+def test_a_masked_model_fills_rows_from_its_conditionals() -> None:
+    stage, sweeps = _stage("masked"), 2
+    rows, _ = generated_rows(stage, wanted=2, sweeps=sweeps)
+    inner, mask = stages.S - 2, stage.tokenizer.mask_token_id
+    at_once = round(0.15 * inner)
+    for number, row in enumerate(rows):
+        generator = _chances(stage, number)
+        ids = [START, *[mask] * inner, END]
+        for _ in range(sweeps):
+            order = (torch.randperm(inner, generator=generator) + 1).tolist()
+            for begin in range(0, inner, at_once):
+                positions = order[begin : begin + at_once]
+                chances = torch.rand(len(positions), generator=generator, dtype=torch.float64).tolist()
+                for position in positions:
+                    ids[position] = mask
+                with torch.no_grad():
+                    logits = stage.model(torch.tensor([ids])).logits[0].double().numpy()
+                for position, chance in zip(positions, chances, strict=True):
+                    likely = np.exp(logits[position] - logits[position].max())
+                    likely[stage.tokenizer.all_special_ids] = 0
+                    ids[position] = _drawn(likely, chance)
+        assert row["input_ids"].tolist() == ids
+        assert not row["segments"].any()
+
+
+@pytest.mark.parametrize("objective", ARCHITECTURES)
+def test_from_the_first_domain_on_and_nothing_is_kept(objective: str) -> None:
+    method, before = build({"name": "replay_generated", "share": 0.25}), {}
+    for index in (1, 2):
+        stage = _stage(objective, index, steps=8)
+        before[index] = stages.weights(stage.model)
+        mixture = stages.begin([method], stage)
+        assert mixture.asked == pytest.approx({f"d{index}": 0.75, "generated": 0.25})
+        for _ in range(40):
+            next(mixture)
+        assert mixture.realised == mixture.asked
+        assert "the model wrote 2 rows" in stage.notes[0]
+        stages.end([method], stage)
+        assert not method.memory()
+        assert all(torch.equal(value, before[index][name]) for name, value in stages.weights(stage.model).items())
+    assert not method.needs.old_data
+
+
+def test_lots_that_are_whole_are_read_and_others_made_again(tmp_path: Path) -> None:
+    whole, _ = generated_rows(_stage(), 8, 1)
+    stage = replace(_stage(), folder=tmp_path)
+    first, _ = generated_rows(stage, 8, 1)
+    lots = sorted((tmp_path / FOLDER).iterdir())
+    assert len(lots) == 2
+    made = lots[0].stat().st_ino
+    texts = lots[1] / "texts.safetensors"
+    kept = texts.read_bytes()
+    texts.write_bytes(kept[:-4] + b"\x01\x02\x03\x04")
+    second, _ = generated_rows(stage, 8, 1)
+    assert lots[0].stat().st_ino == made
+    assert texts.read_bytes() == kept
+    for one, other, third in zip(whole, first, second, strict=True):
+        assert one["input_ids"].tolist() == other["input_ids"].tolist() == third["input_ids"].tolist()
+
+
+def test_processes_share_the_lots_and_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads in the place of processes; `test_distributed` has a run of two."""
+    alone, _ = generated_rows(_stage(), 8, 1)
+    stage = replace(_stage(), folder=tmp_path)
+    here, meeting, found, made = threading.local(), threading.Barrier(2), {}, []
+    written = generated._written
+    monkeypatch.setattr(generated, "processes", lambda: 2)
+    monkeypatch.setattr(generated, "rank", lambda: here.rank)
+    monkeypatch.setattr(generated, "wait_for_all", meeting.wait)
+    monkeypatch.setattr(generated, "_written", lambda *all_: made.append((here.rank, all_[1])) or written(*all_))
+
+    def work(rank: int) -> None:
+        here.rank = rank
+        found[rank] = generated_rows(stage, 8, 1)[0]
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in (0, 1)]
+    for step in ("start", "join"):
+        for thread in threads:
+            getattr(thread, step)()
+    assert sorted(made, key=str) == [(0, range(4)), (1, range(4, 8))]
+    for rows in found.values():
+        assert [row["input_ids"].tolist() for row in rows] == [row["input_ids"].tolist() for row in alone]
+
+
+def test_a_text_begins_with_the_end_token_whatever_its_number() -> None:
+    stage = _stage()
+    encoder = SimpleNamespace(prefix=[], end=0, pad=1)
+    texts = _sampled(stage, [torch.Generator().manual_seed(seed) for seed in range(3)], encoder, 8)
+    assert [text[0] for text in texts] == [0, 0, 0]
+    encoder.end = None
+    assert _sampled(stage, [torch.Generator().manual_seed(1)], encoder, 8)[0][0] == 1, "none: the padding"
+
+
+def test_a_model_that_ends_at_once_is_no_endless_loop() -> None:
+    stage = _stage()
+    _lean_to_the_end(stage, 1e5)
+    rows, texts = generated_rows(stage, wanted=3, sweeps=1)
+    assert len(rows) == 3, "twelve texts of two tokens in a row"
+    assert texts == 36
+    long = stages.source(count=1)
+    long.block_tokens = 100
+    with pytest.raises(MethodError, match=r"does not fill one row: 32 texts have 64 tokens. Lower `data.block_size`"):
+        generated_rows(replace(stage, source=long), wanted=1, sweeps=1)
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    def refusal(objective: str, architecture: str, *others: Method, **changes: object) -> str:
+        methods = [Replay(source="generated"), *others]
+        setting = replace(stages.setting(tiny.model(architecture), methods, objective), **changes)
+        with pytest.raises(MethodError) as found:
+            check_methods(methods, setting)
+        return str(found.value)
+
+    assert "'text-to-text' learns prompts with answers" in refusal("text-to-text", "t5")
+    assert "as a run packs them. Use it with `everlearn run`." in refusal("causal", "gpt2", block_size=0)
+    assert "'dap_prompt' a text is read with more" in refusal("masked", "roberta", build("dap_prompt"))
+    check_methods([Replay(source="generated", share=0)], stages.setting(tiny.model("t5"), [], "text-to-text"))
+    with pytest.raises(MethodError, match=r"'source': generated does not go with `sample: 0\.1`"):
+        Replay(source="generated", sample=0.1)
+
+
+def test_writing_is_counted() -> None:
+    causal, masked = (Replay(source="generated", capacity=30).cost(tiny.model(name)) for name in ("gpt2", "roberta"))
+    assert (causal.passes_elsewhere, causal.disk_bytes) == (10, 0)
+    assert masked.passes_elsewhere == 10 * 4 * 7

@@ -19,9 +19,8 @@ from everlearn.methods.base import REGISTRY, VARIANTS
 from everlearn.ranges import Around, Between, OneOf
 from everlearn.report.figures import draw
 from everlearn.report.figures.trials import Trials, Tried
-from everlearn.tuning.choice import best, expected_best, scores_of
 from everlearn.tuning.page import verdict
-from everlearn.tuning.pilot import Trial, shortened, with_rate
+from everlearn.tuning.pilot import Trial, best, expected_best, scores_of, shortened, with_rate
 from everlearn.tuning.search import DIMENSIONS, Found, Tuner, drawn
 from everlearn.tuning.space import rows_of
 

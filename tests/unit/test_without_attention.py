@@ -18,7 +18,7 @@ from everlearn.importance.fisher import fisher
 from everlearn.methods import build
 from everlearn.methods.engine.protection import check_methods
 from everlearn.model.anatomy import anatomy
-from everlearn.model.freezing import frozen_parameters
+from everlearn.model.depth import frozen_parameters
 from everlearn.model.objectives import make_objective
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn_bench.bases import cnn as convolutional  # noqa: F401  AutoConfig knows them from here on

@@ -28,8 +28,6 @@ class NearBase(Method):
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
 
     class Config(MethodConfig):
-        """Options of NearBase."""
-
         strength: float = Field(0.01, ge=0, allow_inf_nan=False)
         """α; 0 is plain training."""
 

@@ -18,8 +18,6 @@ class Weather(Suite):
     orders = {0: ("rain", "sun"), 1: ("sun", "rain")}
 
     class Config(Suite.Config):
-        """Keys of `suite:`."""
-
         sentences: int = 200
         """Sentences of each domain."""
 

@@ -46,7 +46,7 @@ def command(
     from rich.console import Group
 
     from everlearn import files
-    from everlearn.diagnostics import pair_of
+    from everlearn.diagnostics.checkpoint_distance import pair_of
     from everlearn.diagnostics.pages.analysis import write_page
     from everlearn.diagnostics.pages.repair import of_repair, said
     from everlearn.diagnostics.repair import save_repaired, search_repair

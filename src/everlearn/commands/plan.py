@@ -30,8 +30,8 @@ from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
-from everlearn.run.units import duration
 from everlearn.seeding import set_all
+from everlearn.wording import duration
 
 WARM_UP, MEASURED = 1, 3
 """Steps that are timed for the estimate: the first ones are left out."""

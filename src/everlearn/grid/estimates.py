@@ -12,7 +12,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.errors import EverlearnError
 from everlearn.grid.grid import Grid, GridRun, State, completeness
 from everlearn.report.tables import Table, TableCell
-from everlearn.run.units import duration
+from everlearn.wording import duration
 
 SAME_SPEED = ("learning_rate", "weight_decay", "warmup_steps", "lr_scheduler_type")
 """Training arguments that do not change the time of a step."""

@@ -1,8 +1,7 @@
 """Importance measures: exact gradients of unit gates, Fisher information, and output magnitudes."""
 
-from everlearn.importance.curvature import label_directions, label_fisher
+from everlearn.importance.curvature import label_directions, label_fisher, labels_of_the_model
 from everlearn.importance.fisher import fisher
-from everlearn.importance.labels import labels_of_the_model
 from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.importance.moments import gradient_moment
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample

@@ -28,8 +28,6 @@ class SLERP(Way):
     least = most = 2
 
     class Config(Options):
-        """Options of SLERP."""
-
         t: float = Field(0.5, ge=0, le=1)
         """Position between the first checkpoint (0) and the second (1)."""
 

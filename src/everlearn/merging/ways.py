@@ -211,8 +211,6 @@ class WiSELine(Way):
     least = most = 1
 
     class Config(Options):
-        """Options of WiSE-FT."""
-
         alpha: float = Field(0.5, ge=0, le=1)
         """α, the weight of the checkpoint; ½ is the paper's recommendation if nothing can be measured."""
 
@@ -242,8 +240,6 @@ class WSM(Way):
     paper = "https://arxiv.org/abs/2507.17634"
 
     class Config(Options):
-        """Options of WSM."""
-
         decay: Literal["linear", "cosine", "sqrt"] = "linear"
         """The shape d: 1 − x, (1 + cos πx) / 2 or 1 − √x."""
         to: float = Field(0.0, ge=0, le=1)
@@ -274,8 +270,6 @@ class Cocktail(Way):
     reads = "losses"
 
     class Config(Options):
-        """Options of LM-Cocktail."""
-
         temperature: float = Field(5.0, gt=0)
         """T; 5.0 in the released code, whose docstring says 3.0."""
         alpha: float = Field(0.0, ge=0, le=1)
@@ -309,8 +303,6 @@ class FisherMean(Way):
     reads = "fisher"
 
     class Config(MeanOptions):
-        """Options of Fisher merging."""
-
         floor: float = Field(1e-6, gt=0)
         """Smallest value of an entry of a Fisher diagonal, as a share of the tensor's mean over all checkpoints, so
         that entries that no checkpoint needs become their mean. The released code uses 1e-6 itself, while entries

@@ -35,7 +35,7 @@ from everlearn.model.architectures import (
     register_architecture,
 )
 from everlearn.model.depth import layers_of
-from everlearn.model.modules import find, join, transformers_model
+from everlearn.model.finding import find, join, transformers_model
 from everlearn.model.structure import architecture_of, kind_of_config
 
 __all__ = [

@@ -1,16 +1,18 @@
-"""Map layers and tensors to their depth in a model, for a model in memory or from tensor names alone."""
+"""Map layers and tensors to their depth in a model, in memory or by names alone, and freeze those that are named."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from everlearn.errors import ModelError, did_you_mean
 from everlearn.model.architectures import Architecture, Stack
-from everlearn.model.modules import find, join, transformers_model
+from everlearn.model.finding import find, join, transformers_model
 from everlearn.model.structure import architecture_of
 
 EMBEDDINGS, HEAD, OTHER, FEED_FORWARD = "embeddings", "head", "other", "feed-forward"
@@ -139,3 +141,33 @@ def _part(path: str, stack: Stack) -> tuple[int, str]:
         if any(path.startswith(f"{own}.") for own in paths):
             return order, name
     return len(blocks), OTHER
+
+
+def frozen_parameters(model: nn.Module, patterns: Sequence[str]) -> list[nn.Parameter]:
+    """Return the parameters that match some patterns; a parameter that two modules share is frozen in both.
+
+    Args:
+        model: the model, before any method adds modules to it.
+        patterns: names with wildcards (``*.bias``), or layers as `everlearn analyse` names them: ``embeddings``,
+            ``layers.0``, ``head``, ``other``.
+
+    Raises:
+        ModelError: a pattern matches nothing, or nothing is left to train.
+    """
+    parameters = dict(model.named_parameters())
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    where = places(shapes, architecture_of(model)) if patterns else {}
+    frozen: dict[str, nn.Parameter] = {}
+    for pattern in patterns:
+        own = {name: p for name, p in parameters.items() if fnmatchcase(name, pattern) or where[name][0] == pattern}
+        if not own:
+            layers = dict.fromkeys(layer for layer, _ in where.values())
+            near = did_you_mean(pattern, [*layers, *parameters])
+            raise ModelError(
+                f"`model.frozen` names '{pattern}', which is no layer and no parameter of the model."
+                f"{near if near.startswith(' Did') else did_you_mean(pattern, layers)}"
+            )
+        frozen |= own
+    if len(frozen) == len(parameters):
+        raise ModelError(f"`model.frozen` leaves nothing to train: {', '.join(patterns)}. Leave one of them out.")
+    return list(frozen.values())

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
 from everlearn.model.architectures import registered
+from everlearn.model.finding import transformers_model
 from everlearn.model.modes import evaluating
-from everlearn.model.modules import transformers_model
 
 _SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 _TOKENS = [[10, 11]]

@@ -43,10 +43,10 @@ from everlearn.model.head import (
     the_features,
     unwrap,
 )
-from everlearn.model.isolation import why_not_isolated
 from everlearn.model.logit_scale import check_head
 from everlearn.model.modes import evaluating
 from everlearn.model.one_prompt import prompts_of
+from everlearn.model.packed import why_not_isolated
 from everlearn.model.routing import router_loss
 from everlearn.seeding import seed_for
 

@@ -22,8 +22,7 @@ from transformers.models.auto.modeling_auto import (
 
 from everlearn.errors import ModelError
 from everlearn.model.architectures import Architecture, Kind, registered
-from everlearn.model.finding import found_in
-from everlearn.model.modules import transformers_model
+from everlearn.model.finding import found_in, transformers_model
 
 _CLASSES: dict[Kind, Any] = {
     "encoder": AutoModelForMaskedLM,

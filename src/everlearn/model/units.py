@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from everlearn.model.anatomy import Anatomy, anatomy, kind_of
 from everlearn.model.architectures import registered
 from everlearn.model.depth import layers_of
+from everlearn.model.finding import transformers_model
 from everlearn.model.gates import Gates
 from everlearn.model.modes import evaluating
-from everlearn.model.modules import transformers_model
 
 _TOKENS = [[10, 11, 12, 13, 14, 15]]
 

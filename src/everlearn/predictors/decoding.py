@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.modules import takes
+from everlearn.model.finding import takes
 from everlearn.model.objectives import decoder_start
 
 Continuation = Generator[Tensor, Tensor, None]

@@ -22,8 +22,8 @@ from everlearn.config.arguments import training_arguments
 from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
-from everlearn.model.gathering import shared_parameters
 from everlearn.model.head import unwrap
+from everlearn.model.sharding import shared_parameters
 from everlearn.seeding import seeded
 
 

@@ -37,7 +37,7 @@ from everlearn.methods.base import Cost, Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
-from everlearn.model.freezing import frozen_parameters
+from everlearn.model.depth import frozen_parameters
 from everlearn.model.head import text_config
 from everlearn.model.loading import check_vocabulary, load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import Causal, Objective, make_objective

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from everlearn.run.units import duration
+from everlearn.wording import duration
 
 Advance = Callable[[int], None]
 

@@ -1,16 +1,21 @@
-"""Count the work that a run still has to do, by kind, for the forecast of its time."""
+"""Count the work that a run still has to do, by kind, for the forecast of its time; update it at each logged step."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
+from typing import Any
 
 from everlearn.errors import EverlearnError
 from everlearn.evaluation import alone_path, make_task, set_path, task_path
+from everlearn.methods.base import Stage
 from everlearn.methods.cost import FORWARD
 from everlearn.run.forecast import AROUND, PASSES, ROWS, SAMPLES, SETS
 from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
 from everlearn.run.open_run import OpenRun
+from everlearn.run.progress import Logged
+from everlearn.run.trainer import ADDED
 from everlearn.tasks.samples import samples_path
 
 
@@ -97,3 +102,42 @@ def _weight(run: OpenRun, name: str) -> float:
     except EverlearnError:
         return 0.0
     return FORWARD * work.forward_tokens / run.setting().block_size
+
+
+class StageLog:
+    """Handle each logged line of one stage, in the process that writes.
+
+    Args:
+        run: the run of the stage.
+        stage: the stage in training.
+        step: number of steps done before; above 0 for a resumed stage.
+    """
+
+    def __init__(self, run: OpenRun, stage: Stage, step: int) -> None:
+        self.run, self.stage = run, stage
+        self._step, self._time, self._measured = step, time.monotonic(), run.forecast.measured
+        run.forecast.took(ROWS, step * stage.rows_per_step, None)
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Write the line, update the forecast by the time that its steps took, and report it."""
+        self.run.folder.log(line)
+        stage, forecast, step, now = self.stage, self.run.forecast, line["step"], time.monotonic()
+        # Scoring and methods' passes between the steps are counted as kinds of their own.
+        elsewhere = forecast.measured - self._measured
+        forecast.took(ROWS, (step - self._step) * stage.rows_per_step, max(0.0, now - self._time - elsewhere))
+        self._step, self._time, self._measured = step, now, forecast.measured
+        self.run.reporter.log(
+            Logged(
+                domain=stage.domain,
+                stage=stage.index,
+                stages=len(self.run.recipe.domains),
+                step=step,
+                steps=stage.steps,
+                loss=line["loss"],
+                added=line.get(ADDED),
+                learning_rate=line.get("learning_rate"),
+                tokens_per_second=line.get("tokens_per_second"),
+                stage_left=forecast.seconds({ROWS: (stage.steps - step) * stage.rows_per_step}),
+                run_left=forecast.left(),
+            )
+        )

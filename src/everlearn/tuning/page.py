@@ -19,8 +19,7 @@ from everlearn.report.figures.trials import Trials, Tried
 from everlearn.report.html import render
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
-from everlearn.tuning.choice import best, expected_best, scores_of
-from everlearn.tuning.pilot import FEWEST, Trial, with_rate
+from everlearn.tuning.pilot import FEWEST, Trial, best, expected_best, scores_of, with_rate
 from everlearn.tuning.search import Found
 from everlearn.tuning.space import Candidate, rate_of
 from everlearn.version import __version__

@@ -20,8 +20,7 @@ from everlearn.grid.runs import Once
 from everlearn.learner import ContinualLearner
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
-from everlearn.tuning.choice import best
-from everlearn.tuning.pilot import Trial, run_pilot, shortened, with_rate
+from everlearn.tuning.pilot import Trial, best, run_pilot, shortened, with_rate
 from everlearn.tuning.space import Candidate, rate_of, rows_of
 
 SEED = 0

@@ -1,6 +1,6 @@
-"""Learning one more domain."""
+"""Learning one more domain, and exporting."""
 
-from mistakes import Case, run
+from mistakes import Case, recipe, run
 
 LEARN = ("learn", "runs/first", "--domain", "c=c.jsonl")
 TASK = ("--end-task", "t=train.jsonl,test.jsonl")
@@ -8,6 +8,9 @@ TASK = ("--end-task", "t=train.jsonl,test.jsonl")
 
 def case(name: str, *words: str, says: tuple[str, ...], learn: tuple[str, ...] = LEARN) -> Case:
     return Case(name, run, command=(*learn, *words), says=says)
+
+
+OUT = ("runs/first", "out")
 
 
 CASES = [
@@ -37,4 +40,33 @@ CASES = [
     ),
     case("names a text column that is not there", "domains.c.text_column=body", says=("'body'", "text")),
     case("writes an override of learning without a value", "train.max_steps", says=("key=value",)),
+    Case("exports a run that is not there", command=("export", "runs/none", "out"), says=("runs/none", "no stage")),
+    Case("exports onto the run itself", run, command=("export", "runs/first", "runs/first"), says=("exists already",)),
+    Case("asks for an adapter where none was trained", run, command=("export", *OUT, "--adapter"), says=("inc_lora",)),
+    Case(
+        "pushes without saying whose", run, command=("export", *OUT, "--push", "mine"), says=("`--push`", "owner/mine")
+    ),
+    Case("pushes to what is no name", run, command=("export", *OUT, "--push", "a b/c"), says=("`--push`", "a b/c")),
+    Case("lets everybody see nothing", run, command=("export", *OUT, "--public"), says=("`--public`", "`--push`")),
+    Case(
+        "goes on from a run into another folder",
+        run,
+        command=("learn", "runs/first", "--domain", "c=c.jsonl", "--into", "runs/next"),
+        says=("`--into`", "goes on where it is"),
+    ),
+    Case(
+        "learns from a hub id without saying where to",
+        command=("learn", "owner/name", "--domain", "c=c.jsonl"),
+        says=("owner/name", "--into"),
+    ),
+    Case(
+        "mistypes a key of quantization_config",
+        recipe("model", {"path": "MODELS/roberta", "quantization_config": {"load_in_4bits": True}}),
+        says=("load_in_4bits", "Did you mean 'load_in_4bit'"),
+    ),
+    Case(
+        "does not say into how many bits",
+        recipe("model", {"path": "MODELS/roberta", "quantization_config": {"bnb_4bit_quant_type": "nf4"}}),
+        says=("quantization_config", "how many bits"),
+    ),
 ]

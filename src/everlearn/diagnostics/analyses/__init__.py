@@ -1,6 +1,6 @@
 """Analyses of finished runs, one file each: ``everlearn analyse KIND RUN``.
 
-Every module in this package is imported, and has the name of the analysis that it registers; those of plugins are
+Every module in this package is imported; those of plugins are
 found by their entry points.
 """
 

@@ -12,12 +12,13 @@ from everlearn.comparison.formatting import fixed
 from everlearn.diagnostics.importance_maps import (
     Map,
     OccupiedShare,
+    Similarity,
+    general_similarity,
     kind_of_site,
     maps_of,
     occupied_share,
     without_maps,
 )
-from everlearn.diagnostics.importance_similarity import Similarity, general_similarity
 from everlearn.diagnostics.registry import Findings, analysis
 from everlearn.errors import RunError
 from everlearn.learner import ContinualLearner

@@ -1,14 +1,34 @@
-"""Hold the differences between two checkpoints as data."""
+"""Hold the differences between two checkpoints as data, and judge them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from everlearn.diagnostics.diff.tasks import TaskDifference
 from everlearn.diagnostics.diff.texts import TextDifference
-from everlearn.diagnostics.diff.verdict import Word, judge
+from everlearn.evaluation.estimate import Estimate
 from everlearn.model.movement import Moved, together, whole
+
+VANISHING = 0.0005
+"""Bits per byte that three decimals do not show; differences between number formats and kernels are smaller."""
+Word = Literal["forgot", "lost within tolerance", "learnt", "no difference", "unknown"]
+
+
+def judge(worse: Estimate, tolerated: float = 0.0) -> Word:
+    """Return the verdict on a difference.
+
+    Args:
+        worse: how much worse the later model is, with the interval of a paired bootstrap.
+        tolerated: a loss is within tolerance if its interval lies below this.
+    """
+    if worse.value is None or worse.sign is None:
+        return "unknown"
+    if abs(worse.value) < VANISHING:
+        return "no difference"
+    if worse.sign > 0:
+        return "lost within tolerance" if worse.above(tolerated) is False else "forgot"
+    return "learnt" if worse.sign < 0 else "no difference"
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,6 @@ class Adapter(Method):
     )
 
     class Config(MethodConfig):
-        """Options of adapters."""
-
         reduction_factor: int = Field(16, ge=1)
         """Hidden size divided by the width of the bottleneck (1 at least)."""
         activation: Activation = "relu"

@@ -42,8 +42,6 @@ class WiSEFT(Method):
     )
 
     class Config(MethodConfig):
-        """Options of WiSE-FT."""
-
         alpha: Annotated[float, Field(ge=0, le=1)] | Literal["1/n"] = 0.5
         """α, the weight of the trained model; 1 is plain training, ½ is the paper's recommendation if nothing can be
         measured. `1/n`: one over the number of domains learnt, including this one."""

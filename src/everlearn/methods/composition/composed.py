@@ -1,4 +1,4 @@
-"""Weights of a text over the modules of several domains, and the base class of the mixed modules."""
+"""Weights of a text over the modules of several domains, the base class of mixed modules, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.methods.base import Method, Reading, Setting
 from everlearn.methods.engine.attachment import Attachment, arguments, frozen
 from everlearn.model.anatomy import kind_of
 from everlearn.model.packed import PADDING, documents, so_far
@@ -112,23 +113,44 @@ class Composed(Attachment):
             return values.masked_fill(~real, float("-inf")).amax(1, keepdim=True)
         return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
 
-    def learnt(self) -> dict[str, Tensor]:
-        """Return a copy of the trained module and key of the last domain."""
-        own = {name: value for name, value in self.mixed.named_parameters() if value.requires_grad} | {KEY: self.key}
-        return {name: value.detach().cpu().clone() for name, value in own.items()}
+    def own(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of the modules, and the key of the last domain."""
+        return {KEY: self.key, **dict(self.mixed.named_parameters())}
 
-    def fill(self, learnt: Learnt) -> None:
-        """Load the learnt module and key of the last domain.
 
-        Raises:
-            MethodError: they belong to another model or to other options.
-        """
-        own = {KEY: self.key, **dict(self.mixed.named_parameters())}
-        with torch.no_grad():
-            for name, value in learnt.items():
-                if name not in own or own[name].shape != value.shape:
-                    raise MethodError(
-                        f"The module of a domain has '{name}' with shape {tuple(value.shape)}, which does not fit this "
-                        "model. The memory belongs to another model or other options of the method."
-                    )
-                own[name].copy_(value)
+def learnt_by(own: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Return a copy of all trained parameters."""
+    return {name: value.detach().cpu().clone() for name, value in own.items() if value.requires_grad}
+
+
+def fill(own: Mapping[str, nn.Parameter], learnt: Learnt, method: Method) -> None:
+    """Load into parameters what :func:`learnt_by` copied.
+
+    Raises:
+        MethodError: it belongs to another model or to other options.
+    """
+    with torch.no_grad():
+        for name, value in learnt.items():
+            if name not in own or own[name].shape != value.shape:
+                raise MethodError(
+                    f"Method '{method.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit "
+                    "this model. Its memory belongs to another model or other options of the method."
+                )
+            own[name].copy_(value)
+
+
+def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:
+    """Return the domains whose modules read a text: all, or with `own` those up to its own (none if not learnt)."""
+    known = list(learnt)
+    if not own:
+        return known
+    return [] if reading.domain not in learnt else known[: known.index(str(reading.domain)) + 1]
+
+
+def check_rows(method: Method, setting: Setting) -> None:
+    """Raise ``MethodError`` if the rows of an encoder hold several documents that must be isolated from each other."""
+    if kind_of(setting.model) == "encoder" and setting.objective.isolate:
+        raise MethodError(
+            f"Method '{method.label}' weighs its modules for a row as a whole, which would tell the documents packed "
+            "into it of each other. Set `data.isolate_documents: false`."
+        )

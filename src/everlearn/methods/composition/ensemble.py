@@ -47,8 +47,6 @@ class DomainEnsemble(Method):
     identity: ClassVar[dict[str, Any] | None] = {"start": "previous", "combine": "mean"}
 
     class Config(MethodConfig):
-        """Options of the ensemble."""
-
         start: Literal["base", "previous"] = "base"
         """The model that a domain starts from; `previous` is plain training."""
         combine: Literal["by_perplexity", "by_confidence", "by_entropy", "confident", "mean"] = "by_perplexity"

@@ -13,7 +13,7 @@ from torch import nn
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
 from everlearn.methods.composition.beside_layers import layers_read
-from everlearn.methods.composition.keeping import fill, learnt_by
+from everlearn.methods.composition.composed import fill, learnt_by
 from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdapter
 from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions, refuse_without_attention
 from everlearn.methods.state import ByDomain
@@ -48,8 +48,6 @@ class KAdapter(Method):
     freezes = True
 
     class Config(MethodConfig):
-        """Options of K-Adapter."""
-
         depths: list[int] | None = Field(None, min_length=1)
         """l_1, l_2, …: 0 is the embeddings, l the output of layer l. By default 0, one before the middle and two before
         the end: 0, 11, 22 of 24 layers, as in the authors' scripts (their page also mentions 23 for the last)."""
@@ -105,7 +103,7 @@ class KAdapter(Method):
 
     def detach(self, stage: Stage) -> None:
         """Keep the chain, and restore the base model."""
-        self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name).chains[0])
+        self._learnt[stage.domain] = learnt_by(dict(detach(stage.model, self.name).chains[0].named_parameters()))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach the chain of the text's domain, or all of them; W and b if the model has no vocabulary head."""
@@ -114,7 +112,7 @@ class KAdapter(Method):
         if kept:
             chains = [self._chain(model) for _ in kept]
             for chain, learnt in zip(chains, kept, strict=True):
-                fill(chain, learnt, self)
+                fill(dict(chain.named_parameters()), learnt, self)
                 chain.requires_grad_(not self.config.freeze_adapters_at_end_task)
             if self.config.freeze_base_at_end_task:
                 freeze_base(model)

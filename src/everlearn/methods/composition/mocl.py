@@ -23,8 +23,16 @@ from everlearn.methods.base import (
     Variant,
     register,
 )
-from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
-from everlearn.methods.composition.keeping import check_rows, known_domains
+from everlearn.methods.composition.composed import (
+    KEY,
+    Composed,
+    Learnt,
+    Modules,
+    check_rows,
+    fill,
+    known_domains,
+    learnt_by,
+)
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
 from everlearn.methods.engine.attachment import attached, detach, freeze_base
@@ -71,8 +79,6 @@ class MoCL(Method):
     )
 
     class Config(MethodConfig):
-        """Options of MoCL."""
-
         module: Literal["prefix", "lora"] | None = None
         """The module of a domain; by default as published: a prefix, or in a decoder a low-rank block."""
         n_tokens: int = Field(50, ge=1)
@@ -142,7 +148,7 @@ class MoCL(Method):
 
     def detach(self, stage: Stage) -> None:
         """Keep module and key, and restore the base model."""
-        self._learnt[stage.domain] = detach(stage.model, self.name).learnt()
+        self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name).own())
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach all modules, or those up to the text's own domain; fine-tuning may change the last of them."""
@@ -150,7 +156,7 @@ class MoCL(Method):
         if known:
             *earlier, last = (self._learnt[domain] for domain in known)
             mixture = self._build(model, earlier)
-            mixture.fill(last)
+            fill(mixture.own(), last, self)
             if self.config.freeze_base_at_end_task:
                 freeze_base(model)
                 mixture.requires_grad_(False)

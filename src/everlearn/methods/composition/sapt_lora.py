@@ -25,8 +25,7 @@ from everlearn.methods.base import (
     Stage,
     register,
 )
-from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
-from everlearn.methods.composition.keeping import check_rows
+from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows, fill, learnt_by
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
 from everlearn.methods.composition.pseudo_samples import DOCUMENT, IDS, TARGET, PseudoSamples
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
@@ -76,8 +75,6 @@ class SAPTLoRA(Method):
     freezes = True
 
     class Config(MethodConfig):
-        """Options of SAPT-LoRA."""
-
         r: int = Field(8, ge=1)
         """Rank of a block."""
         lora_alpha: float = Field(32, gt=0, allow_inf_nan=False)
@@ -205,7 +202,7 @@ class SAPTLoRA(Method):
     def detach(self, stage: Stage) -> None:
         """Keep block, key and projection, and restore the base model."""
         attention: SharedAttention = detach(stage.model, self.name)
-        self._learnt[stage.domain] = attention.learnt()
+        self._learnt[stage.domain] = learnt_by(attention.own())
         self._projection = {
             name: value.detach().cpu().clone() for name, value in attention.project.state_dict().items()
         }
@@ -215,7 +212,7 @@ class SAPTLoRA(Method):
         if self._learnt:
             *earlier, last = self._learnt.values()
             built = self._build(model, earlier)
-            built.fill(last)
+            fill(built.own(), last, self)
             built.continue_from(self._projection)
             if self.config.freeze_base_at_end_task:
                 freeze_base(model)

@@ -35,8 +35,6 @@ class SelectiveInit(Method):
     identity: ClassVar[dict[str, Any] | None] = {"samples": 0}
 
     class Config(MethodConfig):
-        """Options of selective initialisation."""
-
         samples: int = Field(64, ge=0)
         """Rows of the new domain on which each candidate is evaluated; 0 is plain training, from the last model."""
 

@@ -24,8 +24,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.composition.beside_layers import BesideLayers, layers_path, layers_read, plain
-from everlearn.methods.composition.composed import Learnt
-from everlearn.methods.composition.keeping import fill, learnt_by
+from everlearn.methods.composition.composed import Learnt, fill, learnt_by
 from everlearn.methods.engine.attachment import (
     attached,
     computing_like,
@@ -73,8 +72,6 @@ class SideTuning(Method):
     )
 
     class Config(MethodConfig):
-        """Options of side-tuning."""
-
         layers: int = Field(3, ge=1)
         """Number of layers of a side network; all of them for a model with fewer layers."""
         initialise: Literal["copy", "random", "distilled"] = "copy"
@@ -142,7 +139,8 @@ class SideTuning(Method):
 
     def detach(self, stage: Stage) -> None:
         """Keep side network and merge, and restore the base model."""
-        self._learnt[SHARED if self.config.shared else stage.domain] = learnt_by(detach(stage.model, self.name))
+        net = detach(stage.model, self.name)
+        self._learnt[SHARED if self.config.shared else stage.domain] = learnt_by(dict(net.named_parameters()))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach the side network of the text's domain, or the shared one; none for a text of no learnt domain."""
@@ -162,7 +160,7 @@ class SideTuning(Method):
                 draw(module)
         net = SideNet(layers, self._merge(model))
         if kept is not None:
-            fill(net, kept, self)
+            fill(dict(net.named_parameters()), kept, self)
         return net
 
     def _merge(self, model: nn.Module) -> nn.Module:

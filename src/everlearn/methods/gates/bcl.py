@@ -41,8 +41,6 @@ class BCL(HATAdapter):
     paper = "https://arxiv.org/abs/2112.03271"
 
     class Config(HATAdapter.Config):
-        """Options of B-CL."""
-
         capsule_size: int = Field(3, ge=1)
         """Number of transfer capsules, and of features of each capsule of either kind."""
         routing_iterations: int = Field(3, ge=1)

@@ -47,8 +47,6 @@ class CLASSIC(HATAdapter):
     paper = "https://arxiv.org/abs/2112.02714"
 
     class Config(HATAdapter.Config):
-        """Options of CLASSIC."""
-
         contrast: float = Field(1.0, ge=0, allow_inf_nan=False)
         """Weight of the contrastive loss; 0 disables it, and the passes with earlier domains' gates."""
         temperature: float = Field(1.0, gt=0)

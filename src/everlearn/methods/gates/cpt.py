@@ -42,8 +42,6 @@ class CPT(HardAttentionMethod):
     units: ClassVar[tuple[str, ...]] = ("head", "output")
 
     class Config(HardAttentionMethod.Config):
-        """Options of CPT."""
-
         attention_size: float = Field(2 / 3, gt=0)
         """Width of a plug-in of attention, as a factor of the hidden size (512 of 768 as published)."""
         feed_forward_size: float = Field(1.0, gt=0)

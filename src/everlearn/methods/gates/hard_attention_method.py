@@ -47,8 +47,6 @@ class HardAttentionMethod(Method):
     """The kinds of units beside which it places something, or which it gates."""
 
     class Config(MethodConfig):
-        """Options of every method with hard attention."""
-
         smax: float = Field(400.0, gt=1, allow_inf_nan=False)
         """Largest s of a = σ(s · e); determines how close to 0 and 1 the gates get."""
         sparsity: float = Field(0.75, ge=0, allow_inf_nan=False)

@@ -46,8 +46,6 @@ class HAT(HardAttentionMethod):
     units: ClassVar[tuple[str, ...]] = ("head", "neuron", "output")
 
     class Config(HardAttentionMethod.Config):
-        """Options of HAT."""
-
         test_gates: Literal["domain", "open"] = "domain"
         """Gates at test time and for end tasks: those of the text's domain, or all open."""
         freeze_shared: bool = False

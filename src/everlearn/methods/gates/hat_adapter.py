@@ -39,8 +39,6 @@ class HATAdapter(HardAttentionMethod):
     freezes = True
 
     class Config(HardAttentionMethod.Config):
-        """Options of HAT-Adapter."""
-
         reduction_factor: int = Field(16, ge=1)
         """Hidden size divided by the width d' of the adapter (1 at least)."""
         freeze_base_at_end_task: bool = False

@@ -89,8 +89,6 @@ class ELLE(Method):
     """The model at the end of a domain is another one, with more and wider layers."""
 
     class Config(MethodConfig):
-        """Options of ELLE."""
-
         add_layers: _Amount = 1
         """Layers added before a domain: one number, or one for each growth (the last applies to all further ones). The
         authors grow 6 layers by 2, 2, 1, 1."""

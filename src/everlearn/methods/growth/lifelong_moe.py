@@ -23,8 +23,7 @@ from everlearn.methods.base import (
     View,
     register,
 )
-from everlearn.methods.composition.composed import Learnt
-from everlearn.methods.composition.keeping import fill, learnt_by
+from everlearn.methods.composition.composed import Learnt, fill, learnt_by
 from everlearn.methods.distillation.comparisons import forward_kl
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.attachment import detach
@@ -65,8 +64,6 @@ class LifelongMoE(Method):
     needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
 
     class Config(MethodConfig):
-        """Options of Lifelong-MoE."""
-
         experts: int = Field(1, ge=1)
         """Number of experts that each domain adds to each feed-forward network."""
         top_k: int = Field(2, ge=2)
@@ -141,7 +138,7 @@ class LifelongMoE(Method):
 
     def detach(self, stage: Stage) -> None:
         """Keep the new experts, and restore a plain model."""
-        self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name))
+        self._learnt[stage.domain] = learnt_by(dict(detach(stage.model, self.name).named_parameters()))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach all experts, for text of any domain; fine-tuning on an end task trains them with the model."""
@@ -156,5 +153,5 @@ class LifelongMoE(Method):
         networks = feed_forward_networks(model, self.label)
         experts = GrowingExperts(model, networks, len(known) + new, options.experts, options.top_k)
         for learnt in known:
-            fill(experts, learnt, self)
+            fill(dict(experts.named_parameters()), learnt, self)
         experts.attach(model, self.name, freeze=options.freeze_shared)

@@ -26,8 +26,7 @@ from everlearn.methods.base import (
 from everlearn.methods.engine.attachment import low_rank_beside, refuse_frozen_model
 from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
-from everlearn.methods.masks.rows import Rule, keep_largest, rows_of, trained, units_of
-from everlearn.methods.masks.selectors import SELECTORS, Selector
+from everlearn.methods.masks.rows import SELECTORS, Rule, Selector, keep_largest, rows_of, trained, units_of
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.objectives import IGNORE
 from everlearn.ranges import Between, ranges
@@ -72,8 +71,6 @@ class MIGU(Method):
     )
 
     class Config(MethodConfig):
-        """Options of MIGU."""
-
         threshold: float = Field(0.7, ge=0, lt=1)
         """Share of rows that are masked in each step; 0 is plain training."""
         selector: Selector = "magnitude"

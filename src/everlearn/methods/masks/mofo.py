@@ -47,8 +47,6 @@ class MoFO(Method):
     identity: ClassVar[dict[str, Any] | None] = {"fraction": 1}
 
     class Config(MethodConfig):
-        """Options of MoFO."""
-
         fraction: float = Field(0.15, gt=0, le=1)
         """α, the share of each parameter's entries that is updated in a step; 1 is plain training. The authors
         recommend 0.05 to 0.2."""

@@ -49,8 +49,6 @@ class MultiTaskAdaptation(Adaptation):
     identity: ClassVar[dict[str, Any] | None] = {"drift": 0, "distillation": 0}
 
     class Config(MethodConfig):
-        """Options of multi-task adaptation."""
-
         drift: float = Field(500.0, ge=0, allow_inf_nan=False)
         """λ₁ of the drift of the weights (EWC's penalty; the base model is protected too)."""
         distillation: float = Field(1.0, ge=0, allow_inf_nan=False)

@@ -57,8 +57,6 @@ class DAPPrompt(Method):
     freezes = True
 
     class Config(MethodConfig):
-        """Options of soft prompts."""
-
         n_tokens: int = Field(100, ge=1)
         """n, the number of vectors."""
         initialise: Literal["vocabulary", "uniform"] = "vocabulary"

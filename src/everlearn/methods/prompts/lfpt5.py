@@ -121,8 +121,6 @@ class LFPT5(Method):
     freezes = True
 
     class Config(MethodConfig):
-        """Options of LFPT5."""
-
         n_tokens: int = Field(300, ge=1)
         """n, the number of vectors."""
         words: list[str] = Field(default_factory=list)

@@ -53,8 +53,6 @@ class ProgressivePrompts(Method):
     )
 
     class Config(MethodConfig):
-        """Options of Progressive Prompts."""
-
         n_tokens: int = Field(10, ge=1)
         """n, the number of vectors of each domain's prompt (10 in the authors' example)."""
         bottleneck: int | None = Field(None, ge=1)

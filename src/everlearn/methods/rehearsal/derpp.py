@@ -56,8 +56,6 @@ class DERpp(Method):
     identity: ClassVar[dict[str, Any] | None] = {"alpha": 0, "beta": 0}
 
     class Config(MethodConfig):
-        """Options of DER++."""
-
         alpha: float = Field(0.5, ge=0, allow_inf_nan=False)
         """α, the weight of the distance to the stored representations."""
         beta: float = Field(0.5, ge=0, allow_inf_nan=False)

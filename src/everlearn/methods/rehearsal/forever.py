@@ -104,8 +104,6 @@ class Forever(Method):
     identity: ClassVar[dict[str, Any] | None] = {"sample": 0}
 
     class Config(MethodConfig):
-        """Options of FOREVER."""
-
         sample: float = Field(0.02, ge=0, le=1)
         """Share of the rows of each domain that is stored, at least one row; 0 is plain training."""
         warm_up: int = Field(24, ge=1)

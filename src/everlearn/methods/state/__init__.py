@@ -9,12 +9,11 @@ another type, NaN or infinity, other names or shapes than the trained parameters
 with a sentence that names the file and the key.
 """
 
-from everlearn.methods.state.domains import ByDomain
 from everlearn.methods.state.facts import Fact, Nested
 from everlearn.methods.state.memory import Kind, Memory, MemoryReader
 from everlearn.methods.state.piece import StatePiece, fit_state, load_state, save_state
 from everlearn.methods.state.rows import TextRows
-from everlearn.methods.state.tensors import OneTensor, Tensors
+from everlearn.methods.state.tensors import ByDomain, OneTensor, Tensors
 
 __all__ = [
     "ByDomain",

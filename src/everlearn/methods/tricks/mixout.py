@@ -49,8 +49,6 @@ class Mixout(Method):
     )
 
     class Config(Anchored):
-        """Options of Mixout."""
-
         probability: float = Field(0.7, ge=0, lt=1)
         """p, the share that is read from the anchor; the paper tries 0.7, 0.8 and 0.9. 0 is plain training."""
         mask: Literal["inputs", "entries"] = "inputs"

@@ -52,8 +52,6 @@ class RecAdam(Method):
     )
 
     class Config(Anchored):
-        """Options of RecAdam."""
-
         strength: float = Field(0.1, ge=0, lt=1)
         """η γ, with η the full learning rate: the share of the distance to θ* that a step recovers while λ = 0. The
         published γ = 5000 at η = 2e-5 is 0.1. 0 is plain training."""

@@ -43,8 +43,6 @@ class Reptile(Method):
     )
 
     class Config(MethodConfig):
-        """Options of Reptile."""
-
         every: int = Field(10, ge=1)
         """k. Our value: the first-order argument assumes that k steps together are a small change."""
         epsilon: float = Field(0.5, ge=0, le=1)

@@ -41,8 +41,6 @@ class SiATL(Thaws):
     identity: ClassVar[dict[str, Any] | None] = {"auxiliary": 0, "unfreeze": (0, 0)}
 
     class Config(MethodConfig):
-        """Options of SiATL."""
-
         auxiliary: float = Field(0.2, ge=0, allow_inf_nan=False)
         """γ at the first step of a domain; 0 omits the loss of the language model. The authors' code starts with
         exp(−1.6) = 0.202."""

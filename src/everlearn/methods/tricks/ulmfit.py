@@ -61,8 +61,6 @@ class ULMFiT(Thaws):
     )
 
     class Config(MethodConfig):
-        """Options of ULMFiT."""
-
         decay: float = Field(2.6, ge=1, allow_inf_nan=False)
         """Divisor of the rate from one depth to the one below. 2.6 is for three layers: below twelve it leaves
         1/95,000."""

@@ -9,8 +9,8 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.grid.template import System
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.code import corpus, files
+from everlearn_bench.suites.code.files import BY_HAND, SOURCES
 from everlearn_bench.suites.code.published import CLAIMS, PUBLISHED
-from everlearn_bench.suites.code.sources import BY_HAND, SOURCES
 from everlearn_bench.suites.methods import with_options
 
 CODE = "code"

@@ -1,20 +1,19 @@
-"""The suites `standard-cl` and `long-sequence` for recipes, grids and pages."""
+"""The suites `standard-cl` and `long-sequence` for recipes, grids and pages, and the addresses of their files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from everlearn.config.reading import read_yaml
+from everlearn.errors import RecipeError, did_you_mean
 from everlearn_bench.suites.base import Suite, register_suite
-from everlearn_bench.suites.continual_tasks import address
 from everlearn_bench.suites.continual_tasks.claims import LONG_CLAIMS, STANDARD_CLAIMS
-from everlearn_bench.suites.continual_tasks.files import data_folder, proxy
-from everlearn_bench.suites.continual_tasks.orders import LONG, STANDARD, TWICE
+from everlearn_bench.suites.continual_tasks.files import PARTS, data_folder, proxy, task_file
 from everlearn_bench.suites.continual_tasks.published import published
-from everlearn_bench.suites.continual_tasks.sources import BY_HAND, sources
 from everlearn_bench.suites.continual_tasks.systems import GROUPS, LONG_SYSTEMS, PAPER_NAMES, SYSTEMS
-from everlearn_bench.suites.continual_tasks.tasks import TASKS
+from everlearn_bench.suites.continual_tasks.tasks import BY_HAND, LONG, STANDARD, TASKS, TWICE, sources
 from everlearn_bench.suites.overlay import lay_over
 
 
@@ -22,8 +21,6 @@ class ContinualTasks(Suite):
     """Base class of the suites whose domains are classification tasks, as text to text."""
 
     class Config(Suite.Config):
-        """Keys of `suite:`."""
-
         answers: Literal["written", "chosen", "head"] = "written"
         """The model generates the answer, or its most likely label is the answer, or (encoders) a classifier is
         fine-tuned on every evaluated checkpoint."""
@@ -39,7 +36,7 @@ class ContinualTasks(Suite):
 
     def locate(self, inside: str) -> Path:
         """Return the file of prompts and answers of a task."""
-        return address.locate(inside, self.name, self.domains, self.data, self.config.names)
+        return locate(inside, self.name, self.domains, self.data, self.config.names)
 
     def begin(self, raw: dict[str, Any]) -> None:
         """Say how tasks are answered, and give each its labels."""
@@ -87,3 +84,24 @@ class LongSequence(ContinualTasks):
     claims = LONG_CLAIMS
     systems = LONG_SYSTEMS
     sources = sources(LONG[4])
+
+
+def locate(inside: str, suite: str, tasks: Iterable[str], data: Path | None = None, names: bool = True) -> Path:
+    """Return the file at an address, built on demand.
+
+    Args:
+        inside: the address after ``suite:NAME/``.
+        suite: name of the suite.
+        tasks: tasks of the suite.
+        data: the data folder; by default that of the environment variable, or the fetched data.
+        names: whether prompts name task and dataset.
+
+    Raises:
+        RecipeError: there is no such address.
+        DataError: the data that it is built from is missing.
+    """
+    known = [f"{task}/{part}.jsonl" for task in tasks for part in PARTS]
+    if inside not in known:
+        raise RecipeError(f"The suite '{suite}' has no '{inside}'.{did_you_mean(inside, known)}")
+    task, part = inside.removesuffix(".jsonl").split("/")
+    return task_file(task, part, data_folder(data), names)

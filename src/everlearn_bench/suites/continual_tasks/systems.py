@@ -10,7 +10,7 @@ from typing import Any
 
 from everlearn.grid.template import System
 from everlearn.methods.sequential import PLAIN
-from everlearn_bench.suites.continual_tasks.orders import LONG, STANDARD
+from everlearn_bench.suites.continual_tasks.tasks import LONG, STANDARD
 
 MIGU_PAPER = "https://arxiv.org/abs/2406.17245"
 ADAPTERS = {"train.learning_rate": 1e-3}

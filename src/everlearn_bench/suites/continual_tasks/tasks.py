@@ -1,9 +1,11 @@
-"""The fifteen tasks, and two easier ones of `glue` only: labels, sizes, and sources of their examples."""
+"""The fifteen tasks, and two easier ones of `glue` only: labels, sizes, sources of their examples, and orders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from everlearn_bench.suites.sources import Fetchable, github
 
 CACHE = "continual-tasks"
 """Folder in the cache, for all suites of these tasks."""
@@ -87,3 +89,40 @@ TASKS: dict[str, TextTask] = {
 }
 """By the name that a domain and its end task have. Labels and sizes are those of the files of O-LoRA's repository,
 which has not the last two: of them there are copies alone."""
+
+
+STANDARD: dict[int, tuple[str, ...]] = {
+    1: ("dbpedia", "amazon", "yahoo", "agnews"),
+    2: ("dbpedia", "amazon", "agnews", "yahoo"),
+    3: ("yahoo", "amazon", "agnews", "dbpedia"),
+}
+LONG: dict[int, tuple[str, ...]] = {
+    4: ("mnli", "cb", "wic", "copa", "qqp", "boolqa", "rte", "imdb", "yelp", "amazon", "sst-2", "dbpedia", "agnews",
+        "multirc", "yahoo"),
+    5: ("multirc", "boolqa", "wic", "mnli", "cb", "copa", "qqp", "rte", "imdb", "sst-2", "dbpedia", "agnews", "yelp",
+        "amazon", "yahoo"),
+    6: ("yelp", "amazon", "mnli", "cb", "copa", "qqp", "rte", "imdb", "sst-2", "dbpedia", "agnews", "yahoo", "multirc",
+        "boolqa", "wic"),
+}  # fmt: skip
+"""The orders of O-LoRA (arXiv 2310.14152) and MIGU (arXiv 2406.17245, table 7), by their numbers."""
+TWICE = {LONG[5]: "wic", LONG[6]: "mnli"}
+"""Tasks that the released scripts of an order learn for two epochs: its third one."""
+
+
+REPOSITORY, COMMIT = "cmnfriend/O-LoRA", "07117e1fc4a5f5ad9308a815a42cee8f46502dc8"
+LICENCE = "repository MIT; nothing said about the single data sets"
+BY_HAND = (
+    f"The files are in the folder CL_Benchmark of the repository https://github.com/{REPOSITORY} at commit "
+    f"{COMMIT[:12]}: clone it, and name the folder that holds CL_Benchmark with `--data`."
+)
+
+
+def sources(tasks: Iterable[str]) -> tuple[Fetchable, ...]:
+    """Return training and test file of each task; no digest was published, so that of the first fetch is recorded."""
+    found = []
+    for name in tasks:
+        task = TASKS[name]
+        for part in ("train", "test"):
+            path = f"CL_Benchmark/{task.group}/{task.dataset}/{part}.json"
+            found.append(Fetchable(path, github(REPOSITORY, COMMIT, path), LICENCE))
+    return tuple(found)

@@ -5,8 +5,8 @@ The base model in ``base/`` is pre-trained on general documentation only (``reci
 
 from pathlib import Path
 
+from everlearn_bench.suites.docs.base_model import train_tokenizer
 from everlearn_bench.suites.docs.corpus import DOMAINS, GENERAL, Doc, build, cache_folder, documents
-from everlearn_bench.suites.docs.tokenizer import train_tokenizer
 
 __all__ = ["DOMAINS", "GENERAL", "Doc", "base_path", "build", "cache_folder", "documents", "train_tokenizer"]
 

@@ -1,11 +1,12 @@
-"""The suite `docs` for recipes, grids and pages."""
+"""The suite `docs` for recipes, grids and pages, and the addresses of its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn_bench.suites import docs
 from everlearn_bench.suites.base import Suite, register_suite
-from everlearn_bench.suites.docs import address
 
 
 @register_suite
@@ -16,4 +17,30 @@ class Docs(Suite):
 
     def locate(self, inside: str) -> Path:
         """Return the file of a corpus or of an end task, or the folder of the base model."""
-        return address.locate(inside)
+        return locate(inside)
+
+
+def locate(inside: str) -> Path:
+    """Return the file or folder at an address, built on demand.
+
+    Args:
+        inside: the address after ``suite:docs/``.
+
+    Raises:
+        RecipeError: there is no such file.
+    """
+    if inside == "base":
+        return docs.base_path()
+    if inside == "start":
+        from everlearn_bench.suites.docs.base_model import start_folder
+
+        return start_folder()
+    docs.build()
+    path = docs.cache_folder() / inside
+    if not path.exists():
+        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, _names(docs.cache_folder()))}")
+    return path
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.glob("*/*.jsonl")]

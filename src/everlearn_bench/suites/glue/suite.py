@@ -9,8 +9,8 @@ from everlearn.errors import DataError
 from everlearn.methods.sequential import PLAIN
 from everlearn_bench.suites.base import register_suite
 from everlearn_bench.suites.continual_tasks.files import copies, data_folder, published
-from everlearn_bench.suites.continual_tasks.sources import BY_HAND, sources
 from everlearn_bench.suites.continual_tasks.suite import ContinualTasks
+from everlearn_bench.suites.continual_tasks.tasks import BY_HAND, sources
 from everlearn_bench.suites.continual_tasks.tasks import TASKS as ALL_TASKS
 from everlearn_bench.suites.glue.claims import GLUE_CLAIMS
 from everlearn_bench.suites.glue.systems import GROUPS, SYSTEMS
@@ -33,8 +33,6 @@ class Glue(ContinualTasks):
     """
 
     class Config(ContinualTasks.Config):
-        """Keys of `suite:`."""
-
         answers: Literal["chosen"] = "chosen"
         """The most likely label of a task is the answer."""
 

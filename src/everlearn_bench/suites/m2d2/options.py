@@ -1,4 +1,4 @@
-"""The keys of the suite `m2d2` in an overlay."""
+"""The keys of the suite `m2d2` in an overlay, and where its data can be fetched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from everlearn_bench.suites.base import Suite
+from everlearn_bench.suites.m2d2.names import NAMES
+from everlearn_bench.suites.sources import Fetchable
 
 
 class StreamOptions(Suite.Config):
@@ -37,3 +39,14 @@ class StreamOptions(Suite.Config):
     """Documents per domain for the order `similar` (five times as many of general text); the study used 10,000."""
     order: str | None = None
     """File of the order `file`: names of domains, one per line; or the `domains` in a file that a run wrote."""
+
+
+HUB = "https://huggingface.co/datasets/machelreid/m2d2/resolve/main/data"
+LICENCE = "CC-BY-NC-4.0, as the data set's card says"
+BY_HAND = (
+    "The tarballs are in the folder `data` of https://huggingface.co/datasets/machelreid/m2d2: put those that you want "
+    "into a folder, as they are or unpacked, and name it with `--data`. `suite.domains` in the settings says which "
+    "are fetched."
+)
+SOURCES = tuple(Fetchable(f"{name}.tar.gz", f"{HUB}/{name}.tar.gz", LICENCE) for name in NAMES)
+"""All 236, both levels. `main` and no commit: an early revision called the test file training text."""

@@ -22,9 +22,8 @@ from everlearn_bench.suites.m2d2.bound import Bound, bind
 from everlearn_bench.suites.m2d2.claims import study_claims
 from everlearn_bench.suites.m2d2.layouts import Leaf, Taxonomy
 from everlearn_bench.suites.m2d2.names import NAMES
-from everlearn_bench.suites.m2d2.options import StreamOptions
+from everlearn_bench.suites.m2d2.options import BY_HAND, SOURCES, StreamOptions
 from everlearn_bench.suites.m2d2.ordering import NUMBERS, RANDOM, SIMILAR
-from everlearn_bench.suites.m2d2.sources import BY_HAND, SOURCES
 from everlearn_bench.suites.overlay import Overlay
 from everlearn_bench.suites.sources import Fetchable
 

@@ -4,9 +4,9 @@ Domains are learnt from proxy corpora (:data:`PROXIES`) or from your own text; t
 example for example.
 """
 
-from everlearn_bench.suites.six_domains.address import locate
 from everlearn_bench.suites.six_domains.cache import VARIABLE, cache_folder, data_folder
 from everlearn_bench.suites.six_domains.corpora import PROXIES, general_file, proxy_file
+from everlearn_bench.suites.six_domains.suite import locate
 from everlearn_bench.suites.six_domains.tasks import CEILING, SIZES, TASKS, task_file
 
 __all__ = [

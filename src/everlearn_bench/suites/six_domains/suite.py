@@ -1,4 +1,4 @@
-"""The suite `six-domains` for recipes, grids and pages."""
+"""The suite `six-domains` for recipes, grids and pages, and the addresses of its files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from everlearn.errors import RecipeError, did_you_mean
 from everlearn_bench.suites.base import Suite, register_suite
-from everlearn_bench.suites.six_domains import address, making
+from everlearn_bench.suites.six_domains import corpora, making, tasks
 from everlearn_bench.suites.six_domains.cache import data_folder
 from everlearn_bench.suites.six_domains.claims import DAS_PAPER
 from everlearn_bench.suites.six_domains.corpora import GENERAL_SOURCES, PROXIES
@@ -44,7 +45,7 @@ class SixDomains(Suite):
 
     def locate(self, inside: str) -> Path:
         """Return the file of a corpus or of an end task."""
-        return address.locate(inside, self.data)
+        return locate(inside, self.data)
 
     def finish(self, raw: dict[str, Any]) -> None:
         """Say which corpora are proxies, and which differ from those of the committed results."""
@@ -65,3 +66,30 @@ class SixDomains(Suite):
 def _ours(corpus: Mapping[str, Any]) -> bool:
     """Return whether a corpus is the suite's own and not the user's."""
     return str(corpus.get("path")).startswith("suite:")
+
+
+def addresses() -> list[str]:
+    """Return all addresses below ``suite:six-domains/``."""
+    found = [f"{name}/{part}.jsonl" for name in (*corpora.PROXIES, corpora.GENERAL) for part in corpora.PARTS]
+    return found + [f"tasks/{name}/{part}.jsonl" for name in tasks.TASKS for part in tasks.PARTS]
+
+
+def locate(inside: str, data: Path | None = None) -> Path:
+    """Return the file at an address, built on demand.
+
+    Args:
+        inside: the address after ``suite:six-domains/``.
+        data: the data folder; by default that of the environment variable, or the fetched data.
+
+    Raises:
+        RecipeError: there is no such address.
+        DataError: the data that it is built from is missing.
+    """
+    if inside not in addresses():
+        raise RecipeError(f"The suite 'six-domains' has no '{inside}'.{did_you_mean(inside, addresses())}")
+    *kind, name, part = inside.removesuffix(".jsonl").split("/")
+    if kind:
+        return tasks.task_file(name, part, data_folder(data))
+    if name == corpora.GENERAL:
+        return corpora.general_file(part, data_folder(data))
+    return corpora.proxy_file(name, part, data_folder(data))
