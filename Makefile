@@ -9,12 +9,13 @@ INSTALLED := $(VENV)/.installed
 export OMP_WAIT_POLICY = PASSIVE
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test test-times check unit mistakes site wheel notebook base base-english clean
+.PHONY: help install demo test test-times check unit faults fuzz soak mistakes site wheel notebook base base-english clean
 
 help:
 	@echo "make demo   learn four domains plainly, with EWC and with what init recommends, and make one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
 	@echo "make test-times   every test, and where the processor's time went"
+	@echo "make faults, fuzz, soak   commands that are killed, inputs that are wrong, hundreds of domains (COUNT=1000 SEED=0 MINUTES=60 OUTPUT=file)"
 	@echo "make mistakes   make every mistake of tests/mistakes and write the site's page of them, build/mistakes.md (about 2 minutes)"
 	@echo "make site   the documentation as a site that opens offline: site/index.html"
 	@echo "make notebook   make notebooks/first-steps.ipynb of its source and run it (about 4 minutes on 2 cores)"
@@ -48,6 +49,11 @@ test: check unit
 # What each test, shared fixture and the collection took of the processor: the slowest, and build/times/times.json.
 test-times: install
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -p times --times build/times
+
+# A part of each runs with every test (tests/endurance).
+faults fuzz soak: install
+	cd tests && OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(abspath $(BIN))/python -m endurance.$@ $(if $(COUNT),--count $(COUNT)) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OUTPUT),--output $(abspath $(OUTPUT)))
 
 mistakes: install
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/mistakes/table.py -n 2

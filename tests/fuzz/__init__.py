@@ -2,8 +2,9 @@
 
 Each is seeded, so a case is its number. A short part runs with every test; many more on demand:
 
-    EVERLEARN_FUZZ=3000 python -m pytest tests/fuzz
+    make fuzz COUNT=3000
 
-does cases 0 to 2999 of each fuzzer, and `EVERLEARN_FUZZ=1234:1235` case 1234 alone. All failures of a fuzzer are
-listed together. A new fuzzer is a file here with a test that calls :func:`fuzz.harness.fuzz`.
+does cases 0 to 2999 of the quickest and fewer of those that take longer; with pytest, `EVERLEARN_FUZZ=1234:1235` does
+case 1234 alone. All failures of a fuzzer are listed together. A new fuzzer is a file here with a test that calls
+:func:`fuzz.harness.fuzz`.
 """

@@ -1,0 +1,85 @@
+"""Write the page of what was found, docs/results/endurance.md, from the records beside it: python -m endurance.page."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from everlearn import files
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+PAGE = RESULTS / "endurance.md"
+BEGINNING = """# Endurance
+
+Commands that are killed or refused by the system, inputs that are wrong, streams of hundreds of domains. Every case is
+its number, so it can be made again. Every number below is read from the records: [faults](endurance-faults.json),
+[fuzz](endurance-fuzz.json), [soak](endurance-soak.json).
+"""
+FAULTS = """## Faults
+
+`make faults COUNT={total} SEED={seed}`: a run of two domains under one of {methods} methods on tiny models is made in
+peace and again with something going wrong; then the command is given again. Every tensor of every stage, memories
+included, every score and note must be equal, bit for bit, and no half-made file be left. Left out, since the tiny
+models refuse them: {refused}.
+"""
+FUZZ = """## Fuzz
+
+`make fuzz SEED={seed}`: inputs changed at random must end in one sentence or in what they say, and in no other error.
+"""
+SOAK = """## Soak
+
+`make soak COUNT={stages}`: {stages} domains one after another under each of {methods} methods that keep something. What
+a stage keeps must be no more than its method declares, the number of open files must not grow, and the process by no
+more than 32 MB beside what is declared. Processor seconds of a stage are medians of an early and of the last quarter.
+"""
+
+
+def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """Rows as Markdown; numbers with commas."""
+    text = [tuple(f"{each:,}" if isinstance(each, int) else str(each) for each in row) for row in rows]
+    return "".join("| " + " | ".join(row) + " |\n" for row in (head, ("---",) * len(head), *text))
+
+
+def failures(found: dict[str, Any]) -> str:
+    """What failed, as a list."""
+    if not found["failed"]:
+        return "None failed.\n"
+    return f"Failed: {len(found['failed'])}.\n\n" + "".join(f"* {line.splitlines()[0]}\n" for line in found["failed"])
+
+
+def counts(found: dict[str, Any]) -> str:
+    """How many cases of each kind, and what failed."""
+    rows = [*found["cases"].items(), ("together", found["total"])]
+    after = f"in {found['seconds']:,} seconds, {found['environment']['processors']} processors shared with other work"
+    return table(("kind", "cases"), rows) + f"\n{found['total']:,} cases {after}. {failures(found)}"
+
+
+def page() -> str:
+    """The text of the page."""
+    faults, fuzz, soak = (files.read_json(RESULTS / f"endurance-{name}.json") for name in ("faults", "fuzz", "soak"))
+    refused = ", ".join(f"`{name}`" for name in faults["refused by the tiny models"]) or "none"
+    head = ("method", "bytes kept after 1 stage", "after all", "declared", "process grew by", "seconds early", "late")
+    rows = [
+        (f"`{name}`", *each["kept"], each["declared"][1], each["grown"], *(f"{s:.3f}" for s in each["seconds"]))
+        for name, each in soak["methods"].items()
+    ]
+    ratio = statistics.median(each["seconds"][-1] / each["seconds"][0] for each in soak["methods"].values())
+    left = ", ".join(f"`{name}`" for name in soak["not reached"])
+    return "\n".join(
+        [
+            BEGINNING,
+            FAULTS.format(total=faults["total"], seed=faults["seed"], methods=len(faults["methods"]), refused=refused),
+            counts(faults),
+            FUZZ.format(seed=fuzz["seed"]),
+            counts(fuzz),
+            SOAK.format(stages=soak["stages"], methods=len(soak["methods"])),
+            table(head, rows),
+            f"A late stage takes {ratio:.2f} times an early one (median of the methods). {failures(soak)}"
+            + (f"\nNot reached in the time: {left}.\n" if left else ""),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    files.write_text(PAGE, page())

@@ -1,0 +1,115 @@
+"""Hundreds of domains under every method that keeps a memory: what does not grow, and what grows as declared.
+
+    make soak COUNT=200 MINUTES=60
+
+COUNT is the number of stages of a method. What a stage keeps must be no more than `Method.cost` declares, the number of
+open files must stay, and beside what is declared to grow the process must not. The time of a stage is recorded and
+judged by nobody.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import stages
+import tiny
+from endurance.quick import place_of, quick
+from endurance.record import Record, asked
+from everlearn.errors import MethodError
+from everlearn.methods import Method, build
+from everlearn.methods.base import REGISTRY
+from everlearn.methods.engine.protection import check_methods
+
+PAGES = os.sysconf("SC_PAGE_SIZE")
+MAY_GROW = 32 * 2**20
+"""Bytes of the process that nobody declares: what allocators and libraries keep."""
+WARM = 3
+"""Stages before which libraries still load and fill their caches."""
+
+
+def held() -> int:
+    """Bytes of this process."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGES
+
+
+def bytes_of(method: Method) -> int:
+    """Bytes of what a stage keeps of the method."""
+    return sum(value.numel() * value.element_size() for value in method.memory().tensors.values())
+
+
+def stream(name: str, count: int) -> dict[str, Any] | None:
+    """Learn so many domains; what was measured, or None if the method does not fit tiny models."""
+    method, (objective, architecture) = build(quick(name)), place_of(name)
+    model = tiny.model(architecture, dropout=0.1)
+    declared = method.cost(model)
+    try:
+        check_methods([method], stages.setting(model, [method], objective, general=True))
+    except MethodError:
+        return None
+    seconds, memory, kept, opened = [], [], [], []
+    for index in range(1, count + 1):
+        began = time.process_time()
+        stage = stages.stage(model, index, objective, general=True, steps=2)
+        stages.learn([method], stage)
+        model = stage.model
+        seconds.append(time.process_time() - began)
+        kept.append(bytes_of(method))
+        memory.append(held())
+        opened.append(len(os.listdir("/proc/self/fd")))
+        if kept[-1] > declared.saved(index):
+            raise AssertionError(
+                f"keeps {kept[-1]:,} bytes after {index} stages; {declared.saved(index):,} are declared"
+            )
+    if opened[-1] > opened[min(WARM, count) - 1]:
+        raise AssertionError(f"has {opened[-1]} open files after {count} stages, {opened[min(WARM, count) - 1]} before")
+    grown = memory[-1] - memory[min(WARM, count) - 1]
+    told = declared.saved(count) - declared.saved(min(WARM, count))
+    if grown > MAY_GROW + 3 * told:  # the memory, what it is loaded from, and what training makes of it
+        raise AssertionError(f"grew by {grown:,} bytes in {count} stages; {told:,} are declared")
+    part = max(1, count // 4)
+    times = [statistics.median(each) for each in (seconds[WARM : WARM + part], seconds[-part:]) if each]
+    return {
+        "stages": count,
+        "seconds": [round(each, 4) for each in times],
+        "kept": [kept[0], kept[-1]],
+        "declared": [declared.saved(1), declared.saved(count)],
+        "grown": grown,
+        "open files": opened[-1],
+    }
+
+
+def main() -> int:
+    """Every method that keeps something."""
+    options = asked(__doc__, 200)
+    record = Record(options)
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    keeping = [name for name in sorted(REGISTRY) if build(name).needs.keeps != "nothing"]
+    for number, name in enumerate(keeping):
+        if time.monotonic() - record.started > 60 * options.minutes:
+            break
+        torch.manual_seed(options.seed)
+        try:
+            if (measured := stream(name, options.count)) is None:
+                continue
+            found[name] = measured
+        except Exception as error:
+            record.done("methods", number, f"{name}: {type(error).__name__}: {error}")
+        else:
+            record.done("methods", number)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    record.more = {"stages": options.count, "methods": found, "not reached": keeping[number + 1 :], "peak": peak}
+    return record.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
