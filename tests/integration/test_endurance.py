@@ -14,7 +14,7 @@ TESTS = Path(__file__).parents[1]
 
 def test_a_few_faults() -> None:
     code = "import sys; from endurance.faults import main; sys.exit(main())"
-    done = prepared.run(code, "--count", "5", "--seed", "0", paths=(TESTS,))
+    done = prepared.run(code, "--count", "3", "--seed", "0", paths=(TESTS,))
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])
 
 
