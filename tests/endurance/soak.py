@@ -92,6 +92,8 @@ def main() -> int:
     options = asked(__doc__, 200)
     record = Record(options)
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # the collections of each stage do not look at the libraries
     found: dict[str, Any] = {}
     keeping = [name for name in sorted(REGISTRY) if build(name).needs.keeps != "nothing"]
     for number, name in enumerate(keeping):
