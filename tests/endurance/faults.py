@@ -276,8 +276,7 @@ def grid(of: TinySuite, place: Path) -> int:
     chosen = of.on(overlay_of({"grid": {"methods": {"ewc": {"samples": 4}}}}))
     made = Grid(chosen, resolve(("ncl", "ewc"), of), (0,), (0,), place / "results", place / "runs")
     states = made.run()
-    for state in states:
-        print(*state)
+    print(states)
     assert all(state.state != "failed" for state in states)
     return DONE if all(state.state == "done" for state in states) else LEFT
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from everlearn import files
+from everlearn import files, wording
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "endurance.md"
@@ -18,14 +19,14 @@ its number, so it can be made again. Every number below is read from the records
 """
 FAULTS = """## Faults
 
-`make faults COUNT={total} SEED={seed}`: a run of two domains under one of {methods} methods on tiny models is made in
+`make faults`: a run of two domains under one of {methods} methods on tiny models is made in
 peace and again with something going wrong; then the command is given again. Every tensor of every stage, memories
 included, every score and note must be equal, bit for bit, and no half-made file be left. Left out, since the tiny
 models refuse them: {refused}.
 """
 FUZZ = """## Fuzz
 
-`make fuzz SEED={seed}`: inputs changed at random must end in one sentence or in what they say, and in no other error.
+`make fuzz`: inputs changed at random must end in one sentence or in what they say, and in no other error.
 """
 SOAK = """## Soak
 
@@ -41,39 +42,46 @@ def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in (head, ("---",) * len(head), *text))
 
 
-def failures(found: dict[str, Any]) -> str:
+def failures(runs: list[dict[str, Any]]) -> str:
     """What failed, as a list."""
-    if not found["failed"]:
-        return "None failed.\n"
-    return f"Failed: {len(found['failed'])}.\n\n" + "".join(f"* {line.splitlines()[0]}\n" for line in found["failed"])
+    lines = [f"* {line}\n" for run in runs for line in run["failed"]]
+    return "None failed.\n" if not lines else f"Failed: {len(lines)}.\n\n" + "".join(lines)
 
 
-def counts(found: dict[str, Any]) -> str:
+def counts(runs: list[dict[str, Any]]) -> str:
     """How many cases of each kind, and what failed."""
-    rows = [*found["cases"].items(), ("together", found["total"])]
-    after = f"in {found['seconds']:,} seconds, {found['environment']['processors']} processors shared with other work"
-    return table(("kind", "cases"), rows) + f"\n{found['total']:,} cases {after}. {failures(found)}"
+    kinds: Counter[str] = Counter()
+    for run in runs:
+        kinds.update(run["cases"])
+    rows = [*sorted(kinds.items()), ("together", kinds.total())]
+    seconds, begins = sum(run["seconds"] for run in runs), wording.listed([f"{run['seed']:,}" for run in runs])
+    shared = f"{runs[0]['environment']['processors']} processors shared with much other work"
+    return (
+        f"{table(('kind', 'cases'), rows)}\nFrom case {begins} on, in {seconds:,} seconds, {shared}. {failures(runs)}"
+    )
 
 
 def page() -> str:
     """The text of the page."""
     faults, fuzz, soak = (files.read_json(RESULTS / f"endurance-{name}.json") for name in ("faults", "fuzz", "soak"))
-    refused = ", ".join(f"`{name}`" for name in faults["refused by the tiny models"]) or "none"
+    methods = {name for run in faults for name in run["methods"]}
+    refused = sorted({name for run in faults for name in run["refused by the tiny models"]})
+    (last,) = soak
     head = ("method", "bytes kept after 1 stage", "after all", "declared", "process grew by", "seconds early", "late")
     rows = [
         (f"`{name}`", *each["kept"], each["declared"][1], each["grown"], *(f"{s:.3f}" for s in each["seconds"]))
-        for name, each in soak["methods"].items()
+        for name, each in last["methods"].items()
     ]
-    ratio = statistics.median(each["seconds"][-1] / each["seconds"][0] for each in soak["methods"].values())
-    left = ", ".join(f"`{name}`" for name in soak["not reached"])
+    ratio = statistics.median(each["seconds"][-1] / each["seconds"][0] for each in last["methods"].values())
+    left = ", ".join(f"`{name}`" for name in last["not reached"])
     return "\n".join(
         [
             BEGINNING,
-            FAULTS.format(total=faults["total"], seed=faults["seed"], methods=len(faults["methods"]), refused=refused),
+            FAULTS.format(methods=len(methods), refused=", ".join(f"`{name}`" for name in refused) or "none"),
             counts(faults),
-            FUZZ.format(seed=fuzz["seed"]),
+            FUZZ,
             counts(fuzz),
-            SOAK.format(stages=soak["stages"], methods=len(soak["methods"])),
+            SOAK.format(stages=last["stages"], methods=len(last["methods"])),
             table(head, rows),
             f"A late stage takes {ratio:.2f} times an early one (median of the methods). {failures(soak)}"
             + (f"\nNot reached in the time: {left}.\n" if left else ""),

@@ -20,7 +20,7 @@ def asked(what: str | None, count: int) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=count, help="how many; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many")
-    parser.add_argument("--output", type=Path, help="write what was found to this JSON file")
+    parser.add_argument("--output", type=Path, help="add what was found to this JSON file")
     return parser.parse_args()
 
 
@@ -71,6 +71,7 @@ class Record:
             f"{found['total']:>8,}  in {found['seconds']} s from case {self.options.seed} on; {len(self.failed)} failed"
         )
         if self.options.output is not None:
-            files.write_json(self.options.output, found)
+            before = files.read_json(self.options.output) if self.options.output.is_file() else []
+            files.write_json(self.options.output, [*before, found])
         sys.stdout.flush()
         return int(bool(self.failed))
