@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from everlearn import files, wording
+from everlearn import files
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "endurance.md"
@@ -44,7 +44,7 @@ def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 
 def failures(runs: list[dict[str, Any]]) -> str:
     """What failed, as a list."""
-    lines = [f"* {line}\n" for run in runs for line in run["failed"]]
+    lines = [f"* {line[:160]}\n" for run in runs for line in run["failed"]]
     return "None failed.\n" if not lines else f"Failed: {len(lines)}.\n\n" + "".join(lines)
 
 
@@ -54,7 +54,7 @@ def counts(runs: list[dict[str, Any]]) -> str:
     for run in runs:
         kinds.update(run["cases"])
     rows = [*sorted(kinds.items()), ("together", kinds.total())]
-    seconds, begins = sum(run["seconds"] for run in runs), wording.listed([f"{run['seed']:,}" for run in runs])
+    seconds, begins = sum(run["seconds"] for run in runs), " and ".join(f"{run['seed']:,}" for run in runs)
     shared = f"{runs[0]['environment']['processors']} processors shared with much other work"
     return (
         f"{table(('kind', 'cases'), rows)}\nFrom case {begins} on, in {seconds:,} seconds, {shared}. {failures(runs)}"

@@ -167,7 +167,8 @@ class Budget(Method):
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
-        rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
+        row = 8 * min(USUAL_BLOCK, longest) + 8
+        rows = self.config.probe * row
         probes = (GENERAL in self.budgets) + self._keeps
         # Initial losses of the rows; the beginning of a domain, its checks, its end; the line search and its result.
         looks = probes * self.config.probe * (1 + 1 + self.config.checks + 1 + HALVINGS + 1)
@@ -179,6 +180,7 @@ class Budget(Method):
             memory_bytes=known + 4 * numbers + 3 * rows,
             measuring_bytes=measuring,
             disk_bytes=known + 2 * rows,
+            disk_bytes_per_domain=self._keeps * row,  # at least one row of a domain is kept, however many there are
             passes_per_domain=measured * (EARLIER in self.budgets),
             passes_once=measured * (GENERAL in self.budgets),
             samples=self.config.samples,
