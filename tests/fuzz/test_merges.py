@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 import tiny
 from fuzz.harness import command, fuzz
 from fuzz.test_memories import change as change_tensors
-from fuzz.test_model_folders import change as change_keys
+from fuzz.test_run_folders import change as change_keys
 
 WAYS = ["mean", "wise_ft", "wsm", "task_arithmetic", "ties", "dare", "model_stock", "slerp", "none"]
 SETTINGS = [
