@@ -39,6 +39,8 @@ def test_more_steps_are_scored_on_the_domains_own_text(tmp_path: Path, columns: 
     assert {column for _, column in scores} == {first, second}
     assert scores[again, first].value < scores["base", first].value
     forgotten = results.summary["bits_per_byte"].forgotten
+    assert results.summary["bits_per_byte"].learnt["mean"].value is not None, "domains count once"
+    assert not [note for note in results.notes if "same file" in note or "share text" in note]
     assert forgotten[first].value == pytest.approx(scores[again, first].value - scores[first, first].value)
 
 

@@ -116,6 +116,7 @@ def same_files(corpora: Sequence[Domain]) -> list[str]:
     files = [
         (corpus.name, [file for part in corpus.parts if not part.on_hub for file in local_files(part)])
         for corpus in corpora
+        if corpus.continues is None
     ]
     return [
         f"'{one}' and '{other}' read the same file, {same[0]}."

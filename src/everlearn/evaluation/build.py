@@ -5,7 +5,7 @@ One column is resampled at a time and only its intervals are kept, so memory doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ def build_results(
     groups: Mapping[str, str] | None = None,
     leaked: Mapping[str, float] | None = None,
     effective: Mapping[str, Any] | None = None,
+    unscored: Collection[str] = (),
 ) -> Results:
     """Build the results from the cells measured so far; what is not known yet is null or absent.
 
@@ -68,6 +69,7 @@ def build_results(
         groups: domain → its group.
         leaked: set or end task → the share of it that was found in training text.
         effective: key of the recipe → the value in effect, where it depends on the model.
+        unscored: domains without held-out text of their own, which no mean over domains waits for.
 
     Raises:
         RecipeError: a name is used twice or reserved, or an end task belongs to an unknown domain.
@@ -84,7 +86,7 @@ def build_results(
     for cells, columns in ((losses, [*domains, *general]), (tasks, list(task_domains))):
         _check_cells(cells, columns, rows, same=labels is None)
 
-    text_stages = {name: stage_of.get(name) for name in [*domains, *general]}
+    text_stages = {name: stage_of.get(name) for name in [*domains, *general] if name not in unscored}
     task_stages = {name: stage_of.get(domain or "") for name, domain in task_domains.items()}
     matrices: dict[str, ScoreTable] = {}
     summary: dict[str, Summary] = {}

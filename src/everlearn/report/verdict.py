@@ -342,13 +342,16 @@ def _alone(comparison: Comparison) -> list[str]:
             f"{label} holds {count} no stream, so nothing was learnt in turn.",
             "`everlearn diff BEFORE AFTER` shows what one model forgot and learnt compared with another.",
         ]
-    count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
+    # A domain that is learnt again, or has no held-out text, has no column.
+    measured = [name for name in run.domains if any(name in matrix.columns for matrix in run.matrices.values())]
+    done = sum(name in measured or not measured for name in run.domains[: run.stages_done])
+    count = f"{done} domain{'s' if done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or gained.estimates[0].value is None:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
     value = _value(gained, estimate)
-    they = f"at the end of the stream its {count} {wording.be(run.stages_done)}"
+    they = f"at the end of the stream its {count} {wording.be(done)}"
     if run.unfinished:
         first = (
             f"{label} is not finished: {run.stages_done} of {wording.count(len(run.domains), 'domain')} "

@@ -98,6 +98,7 @@ class Outcome:
             list(dict.fromkeys([*notes, *(note for fact in facts for note in fact.notes)])),
             groups={domain.name: domain.group for domain in self.recipe.domains if domain.group},
             leaked=self.folder.leaked(),
+            unscored=[domain.name for domain in self.recipe.domains if not domain.held_out],
             effective=effective,
         )
 
