@@ -73,7 +73,7 @@ def beside(results: Path) -> Iterator[str]:
     for folder, title in BESIDE.items():
         if (results / folder).is_dir():
             cells = load_results(results / folder)
-            tables = GridPage(find_suite(cells[0].suite), cells).tables()
+            tables = GridPage(find_suite(cells[0].grid.suite), cells).tables()
             yield f"## {title}"
             yield from (markdown_table(table, level=3) for table in tables if table.title.startswith(SHOWN))
 

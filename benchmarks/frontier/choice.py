@@ -114,5 +114,5 @@ def recommended(results: Path) -> str | None:
     streams = [lines_of(results / stream, without=FIRST) for stream in STREAMS]
     ways, named = on_all(streams), candidates(results)
     others = SEEDS - len(FIRST)
-    complete = all(name in ways and all(lines[name].cells >= others for lines in streams) for name in named)
+    complete = all(name in ways and all(len(lines[name].runs) >= others for lines in streams) for name in named)
     return best({name: ways[name] for name in named})[0] if named and complete else None

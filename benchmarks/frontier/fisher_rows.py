@@ -39,7 +39,7 @@ def table(lines: list[Line], plain: Line) -> Table:
         cells = [fmt.estimate(line.numbers[name], 3) for name in NUMBERS]
         compute, time = compute_of(line, plain), line.seconds / plain.seconds
         cells += [fmt.MISSING if compute is None else f"{compute:.2f}×", f"{time:.2f}×"]
-        rows.append((line.title, tuple(map(TableCell, cells))))
+        rows.append((line.label, tuple(map(TableCell, cells))))
     caption = "Bits per byte. Compute: counted in passes, against plain training; time: measured on a shared machine."
     return Table("What was measured", ("Way", *NUMBERS.values(), "Compute", "Time"), tuple(rows), caption)
 
@@ -92,7 +92,7 @@ def _named(line: Line) -> Line:
     if line.entry == PLAIN:
         return line
     strength, rows = _options(line)
-    return replace(line, title=f"EWC, strength {strength:g}, {fmt.whole(rows)} rows")
+    return replace(line, label=f"EWC, strength {strength:g}, {fmt.whole(rows)} rows")
 
 
 def main() -> None:

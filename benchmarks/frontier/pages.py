@@ -85,7 +85,7 @@ class StreamPage:
         self.stream, self.rows, self.lines, self.first, self.steps = stream, rows, lines, first, steps
         self.plain = lines[PLAIN]
         self.chosen = choice.chosen(rows, first)
-        self.fresh = {name: others[name].cells for name in choice.scored(others)}
+        self.fresh = {name: len(others[name].runs) for name in choice.scored(others)}
         self.scores = choice.scored(first) | choice.scored(others)
 
     def as_data(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class StreamPage:
             name: self.plain.numbers[name].value for name in (LEARNT, FORGOTTEN, DRIFT) if name in self.plain.numbers
         }
         return {
-            "plain": own | {"runs": self.plain.cells},
+            "plain": own | {"runs": len(self.plain.runs)},
             "rows": {
                 row: {"entry": name, "methods": self.rows[row][name], "other_seeds": self.fresh.get(name, 0)}
                 | vars(self.scores[name])
@@ -129,7 +129,7 @@ class StreamPage:
             f"Written by `{COMMAND}`; the recipe is `benchmarks/frontier/{self.stream}.yaml`, the rows are in "
             "`rows.yaml`, the rule by which strengths are chosen is in `choice.py`. Plain training learns "
             f"{learnt:.3f} bits per byte of its domains, forgets {forgotten:.3f} of the earlier ones and lets general "
-            f"text drift by {drift:.3f} ({_count(self.plain.cells, 'seed')}). {regime} at least {REGIME}, as the "
+            f"text drift by {drift:.3f} ({_count(len(self.plain.runs), 'seed')}). {regime} at least {REGIME}, as the "
             "comparison needs.\n\n"
             f"All rows take equal compute: plain training has {self.steps} steps for each domain, and what a row runs "
             "beside its steps (Fisher information, a teacher, a probe, text that the model writes), counted in passes "
@@ -151,8 +151,8 @@ class StreamPage:
             found = shares_of_plain(line, plain)
             compute = compute_of(line, plain)
             texts = [
-                line.title.split(" · max_steps")[0],
-                str(line.cells),
+                line.label.split(" · max_steps")[0],
+                str(len(line.runs)),
                 "yes" if reads_old_text(line) else "no",
                 str(line.facts.options.get("train.max_steps", self.steps)),
                 fmt.MISSING if compute is None else f"{compute:.2f}×",

@@ -63,7 +63,7 @@ def row(name: str, line: Line, exact: bool) -> str:
         value = None if estimate.value is None else factor * estimate.value
         p = f" ({p_value(found.p_value, 2)})" if found and found.p_value is not None else ""
         cells.append(fixed(value, digits, signed=not exact) + p)
-    return f"| {name} | {line.cells} | {' | '.join(cells)} |"
+    return f"| {name} | {len(line.runs)} | {' | '.join(cells)} |"
 
 
 def table(exact: Sequence[Run], others: Sequence[Run]) -> str:

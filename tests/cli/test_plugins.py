@@ -105,6 +105,10 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
     assert len(json.loads(analysed.out)["norms"]["Norm"]) == 3
     assert "<h2>Norms</h2>" in (folder / "runs/first/analysis-norms.html").read_text(encoding="utf-8")
     assert len(list((folder / "bench" / "weather").glob("near_base*.json"))) == 1
+    for grid in ("sweep/first", "bench/weather"):
+        text = (folder / grid / "index.html").read_text(encoding="utf-8")
+        assert "The domain forgotten most" in text, grid
+        assert "Forgot most" in text, grid
     assert hello.out == "Hello, you.\n"
     assert "Of plugins" in helped.out
     assert wrong.code == 2

@@ -319,3 +319,19 @@ def test_what_is_written_down_and_has_no_effect_changes_no_verdict(
     assert everlearn("run", "recipe.yaml", "-q").code == 0
     said = " ".join(json.loads(everlearn("report", "runs/first", "runs/third", "--json").out)["verdict"])
     assert "data.block_size" in said
+
+
+def test_a_budget_is_tokens_of_each_domain(everlearn: Project) -> None:
+    small(everlearn)
+    words = ("sweep", "recipe.yaml", "--methods", "sequential", "--dry-run", "--budget")
+    rows = load(everlearn.write()).train["per_device_train_batch_size"]
+    step = rows * everlearn.recipe["data"]["block_size"]
+    assert everlearn("sweep", "recipe.yaml", "--methods", "sequential", "--budget", str(2 * step + 1), "-q").code == 0
+    (cell,) = load_results(everlearn.folder / "sweep" / "first")
+    assert cell.tokens == 2 * step * len(cell.domains)
+    everlearn.fails(*words, str(step - 1), says=("`--budget`", "less than one step"))
+    everlearn.fails(
+        *words, str(step), "--set", "train.max_steps=1,2", says=("`--budget` gives all rows", "`train.max_steps`")
+    )
+    everlearn.recipe["domains"][0]["train"] = {"max_steps": 1}
+    everlearn.fails(*words, str(step), says=("`--budget` sets `train.max_steps`", "domain 'a'"))

@@ -142,7 +142,7 @@ def test_both_pages_of_a_grid_say_one_thing(whole: Path) -> None:
     names = ("sequential-order0-seed0", "ewc-order0-seed0")
     plain, ewc = summarise([cell(whole, name) for name in names])
     comparison = compare([whole / "runs" / name / "run" for name in names])
-    said = {number: comparison.measure(metric, quantity.key) for number, (metric, quantity) in NUMBERS.items()}
+    said = {number: comparison.measure(metric, quantity) for number, (metric, quantity) in NUMBERS.items()}
     shown = {number: measure for number, measure in said.items() if measure is not None}
     assert {"accuracy", "accuracy_forgetting", "bits", "bits_learnt", "bits_held", "bits_drift"} <= shown.keys()
     for number, measure in shown.items():

@@ -132,7 +132,7 @@ def test_means_over_runs_and_paired_differences() -> None:
     cells = [stream(entry, order, seed, lift=x) for (entry, order, seed), x in lifts.items()]
     cells += [stream("sequential", order, seed, lift=0.01 * seed) for order in (0, 1) for seed in (0, 1)]
     das, plain = summarise(cells)
-    assert (das.entry, das.cells, plain.cells) == ("das", 4, 4)
+    assert (das.entry, len(das.runs), len(plain.runs)) == ("das", 4, 4)
     value = das.numbers["accuracy"]
     assert value.value == pytest.approx(0.62 + 0.04)
     assert value.low is not None
@@ -184,7 +184,7 @@ def test_headings_of_held_out_text_are_the_quantities_own() -> None:
     keys = ("average", "learnt", "forgotten", "general_drift")
     titles = [QUANTITIES[key].title for key in keys]
     assert [name[:-2] for name in tables["Held-out text (bits per byte)"].header[1:]] == titles
-    shown = [name for name in tables["Difference to sequential"].header if "bits/byte" in name]
+    shown = [name for name in tables["Difference to sequential"].header if "bits per byte" in name]
     assert [name.rpartition(" (")[0][:-2] for name in shown] == titles
     assert QUANTITIES["gained"].title not in titles
     glossary = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")

@@ -56,7 +56,8 @@ def test_rows_that_differ_in_one_option_belong_together() -> None:
     assert found.option == "threshold"
     assert found.values == [0, 0.1, 0.2, 0.3, 0.7, 0.99]
     assert [family.label for family in found.families] == ["MIGU (apply_to update)", "MIGU (apply_to gradient)"]
-    ends = [[each and each.value for each in family] for family in found.estimates("bits")]
+    rows = [[family.lines.get(value) for value in found.values] for family in found.families]
+    ends = [[line and line.numbers["bits"].value for line in row] for row in rows]
     assert ends == [[1.5, None, None, None, 1.125, 1.25], [None, 1.0, 1.0, 1.0, None, None]]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from everlearn.grid import Grid, State
     from everlearn.grid.template import GridTemplate
 
+Budget = Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per domain, for every method.")]
 KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")]
 OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing; show existing results.")]
 DryRun = Annotated[

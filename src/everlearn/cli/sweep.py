@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, telling
-from everlearn.cli.grids import DryRun, KeepModels, OnlyShow, Output, Showing, check_outputs, show_dry_run, show_grid
+from everlearn.cli.grids import (
+    Budget,
+    DryRun,
+    KeepModels,
+    OnlyShow,
+    Output,
+    Showing,
+    check_outputs,
+    show_dry_run,
+    show_grid,
+)
 
 
 def command(
@@ -44,6 +54,7 @@ def command(
             "domains.*.max_documents=100,1000 (of every domain); repeatable.",
         ),
     ] = None,
+    budget: Budget = None,
     equal_compute: Annotated[
         bool,
         typer.Option(
@@ -70,6 +81,7 @@ def command(
     from everlearn.config.recipe import load
     from everlearn.errors import RecipeError, did_you_mean
     from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_ways
+    from everlearn.grid.budget import steps_of_sweep
     from everlearn.grid.runs import RunFactory
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.report import write_report
@@ -78,6 +90,9 @@ def command(
     libraries_quiet()
     check_outputs(output)
     own = load(recipe, overrides or ())
+    if budget is not None:
+        steps = steps_of_sweep(budget, own, sets or ())
+        own = load(recipe, [*(overrides or ()), f"train.max_steps={steps}"])
     # The name is that of the run in the recipe, or else that of the file.
     name = own.run.name if "name" in own.run.model_fields_set else recipe.stem
     template = RecipeTemplate(own, name, read_orders(orders, [domain.name for domain in own.domains]))

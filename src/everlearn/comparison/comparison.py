@@ -206,6 +206,8 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
     samples = paired_samples(runs, metric) if single else {}
     measures = []
     for key, quantity in QUANTITIES.items():
+        if not quantity.recorded:
+            continue
         each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in pools]
         all_summaries = [summary for own in each for summary in own]
         shared = [

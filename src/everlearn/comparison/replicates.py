@@ -17,7 +17,7 @@ _LONGEST, _LONGEST_OWN, _PARTS = 60, 44, 3
 
 @dataclass(frozen=True)
 class Pool:
-    """Runs of one recipe that differ only in their seed."""
+    """Runs that form one line of a table, under one label: of a report, those that differ only in their seed."""
 
     label: str
     runs: tuple[Run, ...]
@@ -30,8 +30,6 @@ class Pool:
 
 def pools(runs: Sequence[Run]) -> tuple[Pool, ...]:
     """Group runs that differ only in their seeds, in the order in which they first occur.
-
-    Runs without a recipe, and two runs with the same seed, are not grouped.
 
     Runs without a recipe, and two runs with the same seed, stay apart: nothing says that they repeat each other.
     """

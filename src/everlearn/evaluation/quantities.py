@@ -15,6 +15,8 @@ forward_transfer   U[j−1,c] − U[0,c]            for 2 ≤ j ≤ T+1  GEM, eq
 forgetting_rate    as forgotten, the mean only  for 1 ≤ j < T    DAS
 general_drift      U[0,c] − U[T,c]              no domain        general text and tasks without a domain
 average            R[T,c]                       for 0 ≤ j ≤ T    GEM, eq. 2
+just_learnt        R[j,c]                       for 1 ≤ j ≤ T    the diagonal of GEM's matrix
+general_average    R[T,c]                       no domain        general text and tasks without a domain
 share_forgotten …  (R[j,c] − R[T,c]) / |R[j,c]|  for 1 ≤ j < T   Arora et al., ALTA 2019, standardised accuracy only
 =================  ============================================  ==========================================
 
@@ -87,6 +89,7 @@ class Quantity:
         formula: (U, j, T) → the number.
         averaged: whether a mean over columns makes sense.
         columns: whether the numbers of single columns are kept in results.
+        recorded: whether a run's results and report have it; otherwise only tables of grids do, from the scores.
         gain: the words for a negative loss: if two runs both gained, neither "forgot more".
         of_metric: the only metric from which it is derived; None for all.
     """
@@ -101,6 +104,7 @@ class Quantity:
     formula: Formula
     averaged: bool = True
     columns: bool = True
+    recorded: bool = True
     gain: str = ""
     of_metric: str | None = None
 
@@ -303,6 +307,28 @@ for _each in (
         columns=False,
     ),
     *_shares_forgotten(),
+    Quantity(
+        "just_learnt",
+        "Just learnt",
+        None,
+        "scores higher just after learning",
+        "scores lower just after learning",
+        "The mean score of each domain right after its own stage.",
+        _seen,
+        lambda r, j, last: r[j],
+        recorded=False,
+    ),
+    Quantity(
+        "general_average",
+        "General average at the end",
+        None,
+        "scores higher on general tasks",
+        "scores lower on general tasks",
+        "The mean score on general text and tasks without a domain at the end of the stream.",
+        _general,
+        lambda r, _, last: r[last],
+        recorded=False,
+    ),
 ):
     register_quantity(_each)
 
@@ -339,7 +365,9 @@ class Derivation:
 
     def __init__(self, last: int, higher_is_better: bool, metric: str = "") -> None:
         self.last, self.higher_is_better = last, higher_is_better
-        self.quantities = {key: each for key, each in QUANTITIES.items() if each.of_metric in (None, metric)}
+        self.quantities = {
+            key: each for key, each in QUANTITIES.items() if each.recorded and each.of_metric in (None, metric)
+        }
         self.found: dict[str, dict[str, Estimate]] = {key: {} for key in self.quantities}
         self.values: dict[str, list[Floats]] = {}
         self.sums: dict[str, Floats] = {}

@@ -159,7 +159,7 @@ class ScoreTable(BaseModel):
         """Return every quantity computed from the scores, without intervals, for files that lack one."""
         found: dict[str, dict[str, Estimate]] = {}
         for key, quantity in QUANTITIES.items():
-            values = self.each(quantity) if quantity.of_metric is None else {}
+            values = self.each(quantity) if quantity.recorded and quantity.of_metric is None else {}
             known = {column: Estimate(value) for column, value in values.items() if math.isfinite(value)}
             found[key] = known if quantity.columns else {}
             if quantity.averaged and values and len(known) == len(values):

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,32 +39,22 @@ STANDS_FOR = {"accuracy": ("exact_match", "accuracy", "choice_accuracy"), "f1": 
 KEPT, FORGOTTEN = "kept", "kept_forgotten"
 """Names of numbers: the score of tasks without a domain at the end, and its loss against the base model."""
 BITS = "bits_per_byte"
-_OWN = replace(
-    QUANTITIES["learnt"], key="own", title="Just learnt", higher_is_better=None, formula=lambda r, j, _: r[j]
-)
-_GENERAL = replace(
-    QUANTITIES["general_drift"], key="general_average", title="General average", higher_is_better=None,
-    formula=lambda r, _, last: r[last],
-)  # fmt: skip
-NUMBERS: Mapping[str, tuple[str, Quantity]] = {
-    name: (metric, key if isinstance(key, Quantity) else QUANTITIES[key])
-    for name, metric, key in (
-        ("f1", "f1", "average"),
-        ("f1_forgetting", "f1", "forgotten"),
-        ("accuracy", "accuracy", "average"),
-        ("accuracy_forgetting", "accuracy", "forgotten"),
-        ("accuracy_learnt", "accuracy", _OWN),
-        ("accuracy_bwt", "accuracy", "backward_transfer"),
-        ("accuracy_forgetting_max", "accuracy", "forgotten_max"),
-        ("accuracy_fwt", "accuracy", "forward_transfer"),
-        (KEPT, KEPT, _GENERAL),
-        (FORGOTTEN, KEPT, "general_drift"),
-        ("bits", BITS, "average"),
-        ("bits_learnt", BITS, "learnt"),
-        ("bits_held", BITS, "gained"),
-        ("bits_forgotten", BITS, "forgotten"),
-        ("bits_drift", BITS, "general_drift"),
-    )
+NUMBERS: Mapping[str, tuple[str, str]] = {
+    "f1": ("f1", "average"),
+    "f1_forgetting": ("f1", "forgotten"),
+    "accuracy": ("accuracy", "average"),
+    "accuracy_forgetting": ("accuracy", "forgotten"),
+    "accuracy_learnt": ("accuracy", "just_learnt"),
+    "accuracy_bwt": ("accuracy", "backward_transfer"),
+    "accuracy_forgetting_max": ("accuracy", "forgotten_max"),
+    "accuracy_fwt": ("accuracy", "forward_transfer"),
+    KEPT: (KEPT, "general_average"),
+    FORGOTTEN: (KEPT, "general_drift"),
+    "bits": (BITS, "average"),
+    "bits_learnt": (BITS, "learnt"),
+    "bits_held": (BITS, "gained"),
+    "bits_forgotten": (BITS, "forgotten"),
+    "bits_drift": (BITS, "general_drift"),
 }
 """Number → metric and quantity; the metric `kept` is that of tasks without a domain."""
 OVER_ALL = ("accuracy_bwt", "accuracy_forgetting_max", "accuracy_fwt")
@@ -84,7 +73,8 @@ def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
 
 def parts(run: Run, number: str) -> dict[str, float]:
     """Return the values over whose mean a number is taken: domain, text or end task → value."""
-    values = each(run, *NUMBERS.get(number, (number, QUANTITIES["average"])))
+    metric, quantity = NUMBERS.get(number, (number, "average"))
+    values = each(run, metric, QUANTITIES[quantity])
     return {} if any(map(math.isnan, values.values())) else values
 
 

@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,12 +18,11 @@ from everlearn.comparison import formatting as fmt
 from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
-from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.grid.columns import ALONG, BITS, STREAM, Column, known, of_metric
 from everlearn.grid.during_training import AlongTraining
 from everlearn.grid.grid import State, completeness
 from everlearn.grid.identity import described
-from everlearn.grid.numbers import FORGOTTEN, KEPT, parts
+from everlearn.grid.numbers import parts
 from everlearn.grid.parts import GridContents, parts_of
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
 from everlearn.grid.rows import in_order
@@ -42,35 +42,23 @@ from everlearn.report.tables import Table, TableCell, escape_markdown, latex_tab
 from everlearn.report.verdict import paragraphs
 from everlearn.version import __version__
 
-WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
-_STREAM = (
-    ("accuracy_learnt", "Just learnt ↑"),
-    ("accuracy", "AP (macro) ↑"),
-    ("accuracy_micro", "Micro ↑"),
-    ("accuracy_bwt", "BWT, T−1 ↑"),
-    ("accuracy_bwt_over_all", "BWT, T ↑"),
-    ("accuracy_forgetting", "Forgetting, T−1 ↓"),
-    ("accuracy_forgetting_max", "Forgetting, max form, T−1 ↓"),
-    ("accuracy_forgetting_max_over_all", "Forgetting, max form, T ↓"),
-    ("accuracy_fwt", "FWT, T−1 ↑"),
-    ("accuracy_fwt_over_all", "FWT, T ↑"),
-)
-_BITS = tuple(
-    (name, f"{QUANTITIES[key].title} {'↑' if QUANTITIES[key].higher_is_better else '↓'}")
-    for name, key in (
-        ("bits", "average"),
-        ("bits_learnt", "learnt"),
-        ("bits_forgotten", "forgotten"),
-        ("bits_drift", "general_drift"),
-    )
-)
-"""Numbers of held-out text with their titles on every page; a level in bits per byte is better if it is lower."""
-_ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
     "and say nothing of other seeds of the fine-tuning."
 }
 """Notes of single runs that need other words for a grid → these words."""
+
+
+_ABOUT_STREAM = (
+    "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
+    "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
+    "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "
+    "have T − 1 terms and are divided by T − 1 (as papers define them) or by T (as some released code does)."
+)
+_ABOUT_BITS = (
+    "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment after the "
+    "own domain."
+)
 
 
 class GridPage:
@@ -113,74 +101,55 @@ class GridPage:
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), template)]
         if template.ranked:
             self.lines.sort(key=_rank)
-        self.tasks = list(
-            dict.fromkeys(t for line in self.lines for cell in line.runs for m in WORDS for t in parts(cell, m))
-        )
+        self.plain = next((line for line in self.lines if line.entry == PLAIN), None)
+        scored = (parts(cell, each) for line in self.lines for cell in line.runs for each in get_args(Metric))
+        self.tasks = list(dict.fromkeys(task for each in scored for task in each))
         self.metrics = [metric for metric in template.metrics if any(metric in line.numbers for line in self.lines)]
-        self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
+        self.along = AlongTraining({line.entry: line.label for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
         self.parts = parts_of(GridContents(template, self.cells, self.lines, self.tasks, bool(self.along.axes)))
 
     def tables(self) -> list[Table]:
         """Return all tables, end tasks first."""
-        found = [self._task_table(metric) for metric in self.metrics]
+        found = [self._tasks_table(metric) for metric in self.metrics]
         # Tasks that are scored only after their own stage and at the end have no forward transfer.
-        known = "accuracy_bwt" if self.template.metrics == ("accuracy",) else "accuracy_fwt"
-        if any(known in line.numbers for line in self.lines):
-            found.append(self._stream_table())
+        needed = "accuracy_bwt" if self.template.metrics == ("accuracy",) else "accuracy_fwt"
+        if any(needed in line.numbers for line in self.lines):
+            found.append(self._table("End tasks along the stream (accuracy)", known(STREAM, self.lines), _ABOUT_STREAM))
         found += self.along.tables()
-        found.append(self._bits_table())
+        found.append(self._table("Held-out text (bits per byte)", BITS, _ABOUT_BITS))
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
-        found += self._shares_tables()
+        if self.plain is not None and len(self.lines) > 1:
+            found += shares_table(self.lines, self.plain)
         found += [table for part in self.parts for table in part.tables()]
         found.append(self._facts_table())
         return [*found, *(table for part in self.parts for table in part.last_tables())]
 
-    def _rows(self, cells: Callable[[Line], list[TableCell]]) -> tuple[tuple[str, tuple[TableCell, ...]], ...]:
-        return tuple((line.title, tuple(cells(line))) for line in self.lines)
+    @property
+    def _columns(self) -> list[Column]:
+        """Return the main numbers of the page: level and forgetting of end tasks, and held-out text."""
+        return [*(each for pair in zip(*map(of_metric, self.metrics), strict=True) for each in pair), *ALONG, *BITS]
 
-    def _task_table(self, metric: Metric) -> Table:
-        names = [*(f"{metric}/{task}" for task in self.tasks), metric, f"{metric}_forgetting"]
-        micro = metric == "f1" and any(parts(cell, "f1") != parts(cell, "macro_f1") for cell in self.cells)
-        caption = f"Percent. {self._intervals} Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
-        if micro:
+    def _table(self, title: str, columns: Sequence[Column], caption: str) -> Table:
+        """Return a table with a column for each number."""
+        rows = tuple((line.label, tuple(column.cell(line) for column in columns)) for line in self.lines)
+        header = ("Method", *(column.heading for column in columns))
+        return Table(title, header, rows, f"{caption} {self._intervals}")
+
+    def _tasks_table(self, metric: Metric) -> Table:
+        level, forgetting = of_metric(metric)
+        each = [Column(f"{metric}/{task}", task) for task in self.tasks]
+        columns = [*each, replace(level, title="Average"), replace(forgetting, title="Forgetting")]
+        caption = "Percent. Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
+        if metric == "f1" and any(parts(cell, "f1") != parts(cell, "macro_f1") for cell in self.cells):
             caption += " F1 is macro-F1, or micro-F1 for tasks that ask for it (it equals their accuracy)."
-        return Table(
-            f"{WORDS[metric]} of end tasks after the last domain",
-            ("Method", *self.tasks, "Average ↑", "Forgetting ↓"),
-            self._rows(lambda line: [number_cell(line.numbers.get(name), 2, 100) for name in names]),
-            caption,
-        )
-
-    def _stream_table(self) -> Table:
-        shown = {name: title for name, title in _STREAM if any(name in line.numbers for line in self.lines)}
-        return Table(
-            "End tasks along the stream (accuracy)",
-            ("Method", *shown.values()),
-            self._rows(lambda line: [number_cell(line.numbers.get(name), 2, 100) for name in shown]),
-            "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
-            "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
-            "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "
-            "have T − 1 terms and are divided by T − 1 (as papers define them) or by T (as some released code does). "
-            f"{self._intervals}",
-        )
-
-    def _bits_table(self) -> Table:
-        return Table(
-            "Held-out text (bits per byte)",
-            ("Method", *(title for _, title in _BITS)),
-            self._rows(
-                lambda line: [number_cell(line.numbers.get(name), 4, signed=name != "bits") for name, _ in _BITS]
-            ),
-            "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment "
-            f"after the own domain. {self._intervals}",
-        )
+        return self._table(f"{level.title} of end tasks after the last domain", columns, caption)
 
     @property
     def _intervals(self) -> str:
         """Say what the intervals in brackets are, for captions."""
-        counts = sorted({line.cells for line in self.lines if line.cells > 1})
+        counts = sorted({len(line.runs) for line in self.lines if len(line.runs) > 1})
         if not counts:
             return "One run each, so there are no intervals."
         runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -190,44 +159,30 @@ class GridPage:
         )
 
     def _difference_table(self) -> Table:
-        shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in self.metrics]
-        shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in self.metrics]
-        shown += [(name, f"{title} (points)", 100, 2) for name, title in _ALONG]
-        shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
-        shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
-
-        def cells(line: Line) -> list[TableCell]:
-            found = []
-            for name, _, scale, places in shown:
-                own = line.differences.get(name)
-                cell = number_cell(own.estimate if own else None, places, scale, signed=True)
-                found.append(TableCell(cell.text, f"{cell.detail} {fmt.p_value(own.p_value if own else None)}".strip()))
-            return found
-
+        columns = [each for each in self._columns if any(each.number in line.differences for line in self.lines)]
         return Table(
-            f"Difference to {self.reference.title}",
-            ("Method", *(title for _, title, _, _ in shown)),
-            tuple((line.title, tuple(cells(line))) for line in self.lines if line is not self.reference),
+            f"Difference to {self.reference.label}",
+            ("Method", *(f"{column.heading} ({column.unit})" for column in columns)),
+            tuple(
+                (line.label, tuple(column.difference_cell(line) for column in columns))
+                for line in self.lines
+                if line is not self.reference
+            ),
             "Runs of the same order and seed in pairs; with fewer than two pairs all runs of both rows, as independent "
             "samples of equal variance. In brackets: 95 % intervals, Student's t over these; p is of the same t, below "
             "0.05 exactly where the interval leaves out 0. Of twenty differences that are none, one is below 0.05 by "
             "chance.",
         )
 
-    def _shares_tables(self) -> list[Table]:
-        """Return each row's shares of plain training's numbers; empty without plain training or if it loses nothing."""
-        plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
-        return [] if plain is None or len(self.lines) < 2 else shares_table(self.lines, plain)
-
     def _facts_table(self) -> Table:
-        plain = next((line for line in self.lines if line.entry == PLAIN), None)
+        plain = self.plain
         seconds = plain.seconds if plain is not None else 0.0
         further = [column for part in self.parts for column in part.columns()]
 
         def cells(line: Line) -> list[TableCell]:
             facts = line.facts
             return [
-                TableCell(str(line.cells)),
+                TableCell(str(len(line.runs))),
                 TableCell("yes" if facts.domain_id_at_test else "no"),
                 TableCell("yes" if facts.old_data else "no"),
                 TableCell(fmt.whole(facts.parameters)),
@@ -245,7 +200,7 @@ class GridPage:
                 *(*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from"),
                 *(column.title for column in further),
             ),
-            self._rows(cells),
+            tuple((line.label, tuple(cells(line))) for line in self.lines),
             "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
             "like). Training time the same as measured, the median over runs: only as good as the machine was quiet. "
             "Parameters: trainable, for each domain. Extra passes: forward and backward, in units of one over the "
@@ -316,14 +271,10 @@ class GridPage:
 
     def page(self) -> str:
         """Return the page as one self-contained HTML file."""
-        plates = [
-            plate
-            for metric in self.metrics
-            for plate in self._dots(f"{WORDS[metric]} minus {self.reference.title} (points)", 100, metric, True)
-        ]
-        for metric in self.metrics[:1]:
-            plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
-        plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
+        of_tasks = list(map(of_metric, self.metrics))
+        plates = [plate for level, _ in of_tasks for plate in self._dots(level, difference=True)]
+        plates += [plate for _, forgetting in of_tasks[:1] for plate in self._dots(forgetting)]
+        plates += [plate for each in BITS if each.number == "bits_forgotten" for plate in self._dots(each)]
         plates += [plate for part in self.parts for plate in part.plates()]
         ordered = {cell.grid.order: cell.domains for cell in self.cells}
         orders = {order: domains for order, domains in ordered.items() if order is not None}
@@ -357,77 +308,60 @@ class GridPage:
             along=(self.along.legend(), self.along.plates()),
             figures=plates,
             notes=self.notes,
-            papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
+            papers=[(line.label, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
         )
 
     def _standing(self) -> list[Plate]:
         """Draw learning against forgetting on held-out text, the best at the end first."""
-        measured = [line for line in self.lines if "bits" in line.numbers]
-        ranked = sorted(measured, key=lambda line: line.numbers["bits"].value or 0.0)
+        end, learnt, forgotten, _ = BITS
+        measured = [line for line in self.lines if end.number in line.numbers]
+        ranked = sorted(measured, key=lambda line: line.numbers[end.number].value or 0.0)
         runs = tuple(
-            Standing(
-                line.title,
-                line.numbers.get("bits_learnt", Estimate()),
-                line.numbers.get("bits_forgotten", Estimate()),
-                line is ranked[0],
-            )
-            for line in ranked
+            Standing(line.label, learnt.estimate(line), forgotten.estimate(line), line is ranked[0]) for line in ranked
         )
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
 
     def _frontiers(self) -> list[Plate]:
         """Draw everything that was swept, as shares of plain training's learning, forgetting and drift."""
-
-        plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
         return [
             made
             for name, lost in (("bits_forgotten", "forgetting left"), ("bits_drift", "general drift left"))
-            if plain is not None
-            for made in draw("frontiers", Frontiers(shares_of(swept(self.lines), plain, name), lost))
+            if self.plain is not None
+            for made in draw("frontiers", Frontiers(shares_of(swept(self.lines), self.plain, name), lost))
         ]
 
     def _swept(self, along: SweptOption) -> list[Plate]:
-        """Draw learnt, forgotten and the end against the values of an option."""
-        shown: list[tuple[str, str, float]] = [
-            (name, f"{WORDS[name]} at the end (points)", 100.0) for name in self.metrics
-        ]
-        shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in self.metrics]
-        shown += [(name, f"{title[:-2].lower()} (bits per byte)", 1.0) for name, title in _BITS]
+        """Draw the main numbers against the values of an option."""
         plates = []
-        for name, unit, scale in shown:
+        own = [line for family in along.families for line in family.lines.values()]
+        for column in known(self._columns, own):
             families = [
-                [None if each is None else _scaled(each, scale) for each in family] for family in along.estimates(name)
+                [None if line is None else column.estimate(line) for line in map(family.lines.get, along.values)]
+                for family in along.families
             ]
-            if not any(each is not None for family in families for each in family):
-                continue
-            own = [line for family in along.families for line in family.lines.values()]
-            level = None if self.reference in own else self.reference.numbers.get(name)
             plates += draw(
                 "swept",
                 Swept(
                     along.option,
-                    unit,
+                    column.axis,
                     along.values,
                     families,
                     [family.label for family in along.families],
-                    f"{unit[:1].upper()}{unit[1:]} by {along.option}.",
-                    None if level is None else _scaled(level, scale).value,
-                    self.reference.title,
-                    zero=name not in (*WORDS, "bits"),
+                    f"{column.axis} by {along.option}.",
+                    None if self.reference in own else column.estimate(self.reference).value,
+                    self.reference.label,
+                    zero=column.change,
                 ),
             )
         return plates
 
-    def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
+    def _dots(self, column: Column, difference: bool = False) -> list[Plate]:
         """Draw a number of each row, or its difference to the reference, as dots with intervals."""
-        rows: dict[str, Estimate] = {}
-        for line in self.lines:
-            if difference and name in line.differences:
-                rows[line.title] = _scaled(line.differences[name].estimate, scale)
-            elif not difference and name in line.numbers:
-                rows[line.title] = _scaled(line.numbers[name], scale)
-        caption = f"{unit[:1].upper()}{unit[1:]}. Lines: 95 % intervals over runs."
-        return draw("dots", Dots(unit, list(rows), [list(rows.values())], caption))
+        of, unit = (column.difference, f"{column.title} minus {self.reference.label} ({column.unit})")
+        if not difference:
+            of, unit = column.estimate, column.axis
+        rows = {line.label: found for line in self.lines if (found := of(line)).value is not None}
+        return draw("dots", Dots(unit, list(rows), [list(rows.values())], f"{unit}. Lines: 95 % intervals over runs."))
 
 
 def status_table(states: Sequence[State]) -> Table:
@@ -444,13 +378,3 @@ def _rank(line: Line) -> float:
 
 def _times(found: float | None) -> str:
     return fmt.MISSING if found is None else f"{found:.2f}×"
-
-
-def _scaled(found: Estimate, scale: float) -> Estimate:
-    return Estimate(*(None if value is None else scale * value for value in (found.value, found.low, found.high)))
-
-
-def number_cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> TableCell:
-    """Return a number with its interval; "–" if it is unknown."""
-    shown = _scaled(found or Estimate(), scale)
-    return TableCell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))

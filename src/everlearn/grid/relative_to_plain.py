@@ -66,7 +66,7 @@ def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
 
 def shares_table(lines: Sequence[Line], plain: Line) -> list[Table]:
     """Make a table of these shares of every row; empty if plain training forgets nothing."""
-    found = [(line.title, shares_of_plain(line, plain)) for line in lines]
+    found = [(line.label, shares_of_plain(line, plain)) for line in lines]
     columns = {name: title for name, title in TITLES.items() if any(name in each for _, each in found)}
     if FORGOTTEN not in columns:
         return []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from everlearn.comparison.intervals import Difference, difference, over_runs
 from everlearn.comparison.pairs import Rows, Unit, aligned, compared, unit_of, within
+from everlearn.comparison.replicates import Pool
 from everlearn.comparison.runs import Run
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.estimate import Estimate
@@ -19,36 +21,53 @@ from everlearn.methods.sequential import PLAIN
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row of the table.
+class Line(Pool):
+    """A row of the table: cells of one row of the grid, in one or more orders with one or more seeds.
+
+    Cells without an order are restricted to domains and end tasks of cells with an order.
 
     Attributes:
-        numbers: numbers over all of the row's cells, with the names of :func:`numbers`.
         differences: each number minus the reference's; empty for the reference itself.
-        facts: the group `grid` of the first cell, which is that of all.
-        tokens: tokens that the first cell was trained on.
-        seconds: seconds of training, the median over cells, so that a cell that waited for other work has no weight.
-        rows: order and seed of each cell → its numbers.
-        runs: the cells. Those without an order are restricted to domains and end tasks of cells with an order.
     """
 
-    entry: str
-    title: str
-    cells: int
-    facts: GridCell
-    numbers: dict[str, Estimate]
-    tokens: int
-    seconds: float
     differences: dict[str, Difference] = field(default_factory=dict)
-    rows: Rows = field(default_factory=dict)
-    runs: tuple[Run, ...] = ()
+
+    @property
+    def facts(self) -> GridCell:
+        """Return the group `grid` of the first cell, which is that of all."""
+        return self.runs[0].grid
+
+    @property
+    def entry(self) -> str:
+        """Return the name of the row."""
+        return self.facts.row
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Return order and seed of each cell → its numbers."""
+        return {unit_of(cell): numbers(cell) for cell in self.runs}
+
+    @cached_property
+    def numbers(self) -> dict[str, Estimate]:
+        """Return the numbers over all cells, with the names of :func:`everlearn.grid.numbers.numbers`."""
+        return {name: over_runs(list(values.values())) for name, values in _columns(self.rows).items()}
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens that the first cell was trained on."""
+        return self.runs[0].tokens
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of training; as the median over cells, so that one that had to wait has no weight."""
+        return statistics.median(cell.training_seconds for cell in self.runs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as JSON data."""
         return {
             "entry": self.entry,
-            "title": self.title,
-            "cells": self.cells,
+            "title": self.label,
+            "cells": len(self.runs),
             "numbers": {name: vars(found) for name, found in self.numbers.items()},
             "differences": {
                 name: {**vars(found.estimate), "p_value": found.p_value, "pairs": found.pairs}
@@ -81,19 +100,19 @@ def summarise(cells: Sequence[Run], reference: str | None = None) -> list[Line]:
     """
     if not cells:
         raise RunError("There is no result yet: make some first, without `--show`.")
-    entries: dict[str, list[Run]] = {}
-    learnt = [cell for cell in cells if cell.grid.order is not None] or cells
+    cells_of: dict[str, list[Run]] = {}
+    ordered = [cell for cell in cells if cell.grid.order is not None] or cells
     for cell in cells:
-        entries.setdefault(cell.grid.row, []).append(within(cell, learnt))
-    if reference is not None and reference not in entries:
+        cells_of.setdefault(cell.grid.row, []).append(within(cell, ordered))
+    if reference is not None and reference not in cells_of:
         raise RunError(
-            f"`--reference` is '{reference}', of which there is no result.{did_you_mean(reference, entries)}"
+            f"`--reference` is '{reference}', of which there is no result.{did_you_mean(reference, cells_of)}"
         )
-    against = reference or plain_or_first(entries)
-    lines = {name: _line(found) for name, found in entries.items()}
-    for name, line in lines.items():
-        if name != against:
-            line.differences.update(differences(*compared(line.runs, lines[against].runs, numbers, single=True)))
+    lines = {name: Line(own[0].grid.title, tuple(own)) for name, own in cells_of.items()}
+    against = lines[reference or plain_or_first(lines)]
+    for line in lines.values():
+        if line is not against:
+            line.differences.update(differences(*compared(line.runs, against.runs, numbers, single=True)))
     return list(lines.values())
 
 
@@ -101,22 +120,6 @@ def plain_or_first(entries: Iterable[str]) -> str:
     """Return the default reference: plain training, the base model, or the first row."""
     listed = list(entries)
     return next(name for name in (PLAIN, BASE, *listed) if name in listed)
-
-
-def _line(cells: Sequence[Run]) -> Line:
-    first = cells[0]
-    rows: Rows = {unit_of(cell): numbers(cell) for cell in cells}
-    return Line(
-        first.grid.row,
-        first.grid.title,
-        len(cells),
-        first.grid,
-        {name: over_runs(list(values.values())) for name, values in _columns(rows).items()},
-        first.tokens,
-        statistics.median(cell.training_seconds for cell in cells),
-        rows=rows,
-        runs=tuple(cells),
-    )
 
 
 def differences(ours: Rows, theirs: Rows) -> dict[str, Difference]:

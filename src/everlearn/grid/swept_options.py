@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everlearn.evaluation.estimate import Estimate
 from everlearn.grid.summary import Line
 from everlearn.methods import build, names
 
@@ -40,16 +39,6 @@ class SweptOption:
     option: str
     values: list[Any]
     families: list[Family]
-
-    def estimates(self, number: str) -> list[list[Estimate | None]]:
-        """Return a number of every family at every value."""
-        return [
-            [
-                line.numbers.get(number) if (line := family.lines.get(value)) is not None else None
-                for value in self.values
-            ]
-            for family in self.families
-        ]
 
 
 def swept(lines: Sequence[Line]) -> list[SweptOption]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everlearn.cli.common import AsJson, Quiet, show, telling
-from everlearn.cli.grids import KeepModels, OnlyShow, Output, Showing, check_outputs, show_grid
+from everlearn.cli.grids import Budget, KeepModels, OnlyShow, Output, Showing, check_outputs, show_grid
 
 if TYPE_CHECKING:
     from everlearn_bench.suites import Suite
@@ -48,7 +48,7 @@ def command(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds separated by commas.")] = "0,1,2",
-    budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per domain, for every method.")] = None,
+    budget: Budget = None,
     data: Annotated[
         Path | None,
         typer.Option(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from everlearn.comparison import formatting as fmt
 from everlearn.evaluation.estimate import Estimate
+from everlearn.grid.columns import Column
 from everlearn.grid.numbers import FORGOTTEN, KEPT
-from everlearn.grid.page import number_cell
 from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import entry_of, in_order
 from everlearn.report.tables import Table, TableCell
@@ -42,18 +42,19 @@ class PublishedNumbers(GridPart):
         mine = published.beside or tuple((name, None) for name in (BESIDE if self.shown.tasks else BESIDE_ALONG))
         lines = {line.entry: line for line in self.shown.lines}
 
-        def ours(entry: str, name: str, order: int | None) -> Estimate | None:
+        def ours(entry: str, name: str, order: int | None) -> TableCell:
+            column = Column(name, name)
             if entry not in lines or order is None:
-                return lines[entry].numbers.get(name) if entry in lines else None
+                return column.written(column.estimate(lines[entry]) if entry in lines else Estimate())
             rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
-            return Estimate(sum(rows) / len(rows)) if rows else None
+            return column.written(column.scaled(Estimate(sum(rows) / len(rows)) if rows else None))
 
         rows = []
         for entry in in_order({*published.rows, *lines}, template):
             given = published.rows.get(entry, (None,) * len(published.columns))
-            own = [ours(entry, name, order) for name, order in mine]
-            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(number_cell(each, 2, 100) for each in own)]
-            rows.append((lines[entry].title if entry in lines else entry_of(entry, template).title, tuple(cells)))
+            own = (ours(entry, name, order) for name, order in mine)
+            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *own]
+            rows.append((lines[entry].label if entry in lines else entry_of(entry, template).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
         words = BESIDE | BESIDE_ALONG
         here = [f"here: {words[name]}" + (f", order {order}" if order is not None else "") for name, order in mine]

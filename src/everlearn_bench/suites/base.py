@@ -14,6 +14,7 @@ from everlearn.config.addresses import SUITES, suite
 from everlearn.config.reading import read_yaml
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.task import CONFIGS, kind_of
+from everlearn.grid.budget import steps_of
 from everlearn.grid.template import GridTemplate
 from everlearn.options import Options
 from everlearn_bench.suites.claims import Claims
@@ -176,7 +177,7 @@ class Suite(GridTemplate):
         raw["run"] = {"name": name, "seed": seed, "folder": str(folder)}
         raw["train"] = dict(raw.get("train") or {})
         if self.overlay.tokens is not None:
-            raw["train"]["max_steps"] = _steps(self.overlay.tokens, raw)
+            raw["train"]["max_steps"] = steps_of(self.overlay.tokens, raw)
         self.finish(raw)
         raw["train"] = with_shares(raw["train"])
         return with_addresses(raw, self.name, self.locate)
@@ -224,20 +225,6 @@ def _beside(cls: type, name: str) -> Path:
     folders = [Path(sys.modules[each.__module__].__file__ or "").parent for each in cls.__mro__ if each is not object]
     found = [folder / name for folder in folders if (folder / name).is_file()]
     return found[0] if found else folders[0] / name
-
-
-def _steps(tokens: int, raw: Mapping[str, Any]) -> int:
-    """Return the number of steps of so many tokens.
-
-    Raises:
-        RecipeError: it is less than one, or the template does not say what a step is.
-    """
-    rows = raw["train"].get("per_device_train_batch_size", 8) * raw["train"].get("gradient_accumulation_steps", 1)
-    if (block := (raw.get("data") or {}).get("block_size")) is None:
-        raise RecipeError("`--budget` needs `data.block_size`, the tokens of a row.")
-    if tokens < rows * block:
-        raise RecipeError(f"`--budget` is {tokens}, less than one step of {rows} rows of {block} tokens.")
-    return int(tokens // (rows * block))
 
 
 S = TypeVar("S", bound=Suite)

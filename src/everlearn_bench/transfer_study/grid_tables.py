@@ -107,8 +107,8 @@ def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[s
         tuple(rows),
         "Base model − right after the domain (DAPT: after that domain alone), of each domain the mean over orders and "
         "seeds; then means over domains, in brackets medians. The size is that of a domain's whole text (1 MB: 10⁶ "
-        "bytes), without what was cut or repeated; where `steps` or `budget_tokens` are set, all learn from as many "
-        "tokens.",
+        "bytes), without what was cut or repeated; where `train.max_steps` or `--budget` is set, all learn from "
+        "as many tokens.",
     )
 
 

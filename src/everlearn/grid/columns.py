@@ -1,0 +1,123 @@
+"""Define how numbers of a grid are shown: heading, unit and decimals of each, the same in tables and in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from everlearn.comparison import formatting as fmt
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.metrics import METRICS
+from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.grid.numbers import FORGOTTEN, KEPT, NUMBERS
+from everlearn.grid.summary import Line
+from everlearn.report.tables import TableCell
+
+UP, DOWN = "↑", "↓"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of every row.
+
+    Attributes:
+        number: its name.
+        title: what it is called.
+        arrow: points to the better side; "" if neither is.
+        scale: factor with which it is written: 100 for shares, in percent.
+        places: number of decimals.
+        unit: unit of a difference, and of an axis.
+        signed: whether tables write its sign.
+    """
+
+    number: str
+    title: str
+    arrow: str = ""
+    scale: float = 100
+    places: int = 2
+    unit: str = "points"
+    signed: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Return the heading in a table of levels."""
+        return f"{self.title} {self.arrow}".strip()
+
+    @property
+    def axis(self) -> str:
+        """Return the title of an axis."""
+        return f"{self.title} ({self.unit})"
+
+    @property
+    def change(self) -> bool:
+        """Return whether the number is a change, of which 0 is no change, rather than a level."""
+        return QUANTITIES[NUMBERS.get(self.number, ("", "average"))[1]].signed
+
+    def estimate(self, line: Line) -> Estimate:
+        """Return the number of a row in this unit; empty if the row lacks it."""
+        return self.scaled(line.numbers.get(self.number))
+
+    def difference(self, line: Line) -> Estimate:
+        """Return its difference to the reference in this unit; empty if there is none."""
+        own = line.differences.get(self.number)
+        return self.scaled(own.estimate if own else None)
+
+    def scaled(self, found: Estimate | None) -> Estimate:
+        """Return an estimate in this unit."""
+        ends = (found.value, found.low, found.high) if found is not None else ()
+        return Estimate(*(None if value is None else self.scale * value for value in ends))
+
+    def cell(self, line: Line) -> TableCell:
+        """Return the cell of a row: the number with its interval, "–" if it is unknown."""
+        return self.written(self.estimate(line), self.signed)
+
+    def difference_cell(self, line: Line) -> TableCell:
+        """Return the cell of a row's difference to the reference, with its p-value."""
+        shown, own = self.written(self.difference(line), True), line.differences.get(self.number)
+        return replace(shown, detail=f"{shown.detail} {fmt.p_value(own.p_value if own else None)}".strip())
+
+    def written(self, found: Estimate, signed: bool = False) -> TableCell:
+        """Return an estimate in this unit as a cell."""
+        return TableCell(fmt.fixed(found.value, self.places, signed), fmt.interval(found, self.places, signed))
+
+
+def known(columns: Iterable[Column], lines: Sequence[Line]) -> list[Column]:
+    """Return the columns whose number any row has."""
+    return [column for column in columns if any(column.number in line.numbers for line in lines)]
+
+
+def of_metric(metric: str) -> tuple[Column, Column]:
+    """Return what is shown of a metric of end tasks: the mean at the end, and forgetting."""
+    title = METRICS[metric].title
+    return Column(metric, title, UP), Column(f"{metric}_forgetting", f"{title} forgetting", DOWN)
+
+
+STREAM = (
+    Column("accuracy_learnt", "Just learnt", UP),
+    Column("accuracy", "AP (macro)", UP),
+    Column("accuracy_micro", "Micro", UP),
+    Column("accuracy_bwt", "BWT, T−1", UP),
+    Column("accuracy_bwt_over_all", "BWT, T", UP),
+    Column("accuracy_forgetting", "Forgetting, T−1", DOWN),
+    Column("accuracy_forgetting_max", "Forgetting, max form, T−1", DOWN),
+    Column("accuracy_forgetting_max_over_all", "Forgetting, max form, T", DOWN),
+    Column("accuracy_fwt", "FWT, T−1", UP),
+    Column("accuracy_fwt_over_all", "FWT, T", UP),
+)
+"""End tasks along the stream."""
+ALONG = (
+    Column(KEPT, "Tasks of no domain", UP),
+    Column(FORGOTTEN, "Forgotten of them", DOWN),
+    Column("pass_at_1", "pass@1", UP),
+)
+"""End tasks that are scored while a cell trains."""
+
+
+def _of_text(number: str) -> Column:
+    quantity = QUANTITIES[NUMBERS[number][1]]
+    arrow = UP if quantity.higher_is_better else DOWN  # a level in bits per byte is better if it is lower
+    return Column(number, quantity.title, arrow, 1, 4, "bits per byte", quantity.signed)
+
+
+BITS = tuple(map(_of_text, ("bits", "bits_learnt", "bits_forgotten", "bits_drift")))
+"""Held-out text."""
