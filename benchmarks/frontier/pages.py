@@ -199,7 +199,7 @@ class StreamPage:
         for row in wanted:
             own = [(name, found[name]) for name in self.rows.get(row, {}) if name in found]
             points = [
-                Strength(self.first[name].title.split(" · max_steps")[0], scores.kept, getattr(scores, share))
+                Strength(self.first[name].label.split(" · max_steps")[0], scores.kept, getattr(scores, share))
                 for name, scores in sorted(own, key=lambda each: -each[1].kept)
             ]
             if points:

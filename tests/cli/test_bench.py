@@ -54,7 +54,7 @@ def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> N
 
 
 def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
-    everlearn.fails("bench", "tiny", "--show", says=("no result yet",))
+    everlearn.fails("bench", "tiny", "--show", says=("no results yet",))
     everlearn("bench", "tiny", "--methods", "none", "--seeds", "0")
     shown = everlearn("bench", "tiny", "--show", "-o", "table.md", "-o", "table.tex")
     assert shown.code == 0
@@ -91,7 +91,7 @@ def test_a_part_of_the_results_does_not_replace_the_page_of_all(everlearn: Proje
     assert index.read_text() == whole
     everlearn.fails(
         *("bench", "tiny", "--show", "--methods", "bcl,kd"),
-        says=("no result of `bcl` or `kd`", "`--methods`", "only of constant, none"),
+        says=("no results of `bcl` or `kd`", "`--methods`", "only of constant, none"),
     )
 
 

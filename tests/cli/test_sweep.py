@@ -123,7 +123,7 @@ def test_a_stopped_sweep_says_what_is_kept(everlearn: Project, monkeypatch: pyte
     assert outcome.code == 130
     said = " ".join(outcome.err.split())
     assert "Stopped. 1 of 4 cells is measured; missing: sequential-learning_rate0.003-order0-seed0, ewc-" in said
-    assert "What is measured is in sweep/first" in said
+    assert "Results are in sweep/first" in said
     assert "start the same command again" in said
 
 

@@ -174,7 +174,7 @@ def test_one_run_has_no_interval() -> None:
 def test_the_reference_must_be_there() -> None:
     with pytest.raises(RunError, match=r"`--reference` is 'ewcc'.*Did you mean 'ewc'"):
         summarise([stream("ewc")], "ewcc")
-    with pytest.raises(RunError, match="no result yet"):
+    with pytest.raises(RunError, match="no results yet"):
         summarise([])
 
 
@@ -210,7 +210,7 @@ def test_what_is_not_shown_may_still_be_the_reference() -> None:
     assert alone.lines[0].differences["f1"].estimate.value == pytest.approx(-0.1)
     without = GridPage(Suite(), [cell for cell in cells if cell.grid.row != "sequential"], shown=["das", "ewc"])
     assert without.reference.entry == "das"
-    with pytest.raises(RunError, match=r"no result of `kd` \(`--methods`\), only of bcl, sequential, das, ewc"):
+    with pytest.raises(RunError, match=r"no results of `kd` \(`--methods`\), only of bcl, sequential, das, ewc"):
         GridPage(Suite(), cells, shown=["kd"])
 
 

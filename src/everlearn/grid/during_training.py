@@ -65,7 +65,7 @@ class AlongTraining:
                 "What is learnt, and tasks of no domain, at the end",
                 ("Method", *header, f"their mean {_arrow(metric)}", "forgotten of it ↓"),
                 tuple((title, cells(found)) for title, found in rows.items()),
-                "Means over runs; shares in percent. Forgotten: the base model's mean less that at the end.",
+                "Means over runs; shares in percent. Forgotten: the base model's mean minus that at the end.",
             )
         ]
 

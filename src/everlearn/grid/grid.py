@@ -28,7 +28,7 @@ from everlearn.run.progress import Reporter
 FAILED = "failed.json"
 NAMED = 8
 """Maximum number of cells that a message names; the rest is counted."""
-RUNNING = "Another process works on it. Should that be stopped, start this command again."
+RUNNING = "Another process works on it. If that process was stopped, start this command again."
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Grid(RunFactory):
         self.results, self.keep = results, keep
         for name in self.settings.rows:
             if our_name(name, template) != name:
-                raise RecipeError(f"`grid.rows` names '{name}', which is no row of a table of ours.")
+                raise RecipeError(f"`grid.rows` names '{name}', which is not the name of a row.")
         for entry in entries:
             wants = template.systems[entry.name].wants if entry.name in template.systems else ()
             if lacking := [key for key in wants if key not in self.settings.rows.get(entry.name, {})]:
                 raise RecipeError(
-                    f"The row '{entry.name}' has a `{lacking[0]}` of its own, and the settings give none: add "
+                    f"The row '{entry.name}' needs its own `{lacking[0]}`, which the settings do not set: add "
                     f"`grid: {{rows: {{{entry.name}: {{{lacking[0]}: …}}}}}}` to the file of `--settings`."
                 )
         for order in orders:
@@ -214,7 +214,7 @@ class Grid(RunFactory):
                     if not cell.entry.optional or not isinstance(error, MethodError):
                         raise type(error)(f"{cell.entry.name}: {error}") from None
                     without.add(cell.entry.name)
-                    self.reporter.say(f"Left out, since this model cannot have it: {cell.entry.name}. {error}")
+                    self.reporter.say(f"Left out, since this model does not support it: {cell.entry.name}. {error}")
         self.cells = [cell for cell in self.cells if cell.entry.name not in without]
 
     # -- making what is missing -------------------------------------------------------------------------------
@@ -232,8 +232,8 @@ class Grid(RunFactory):
             self._make_missing()
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(
-                f"Stopped. {completeness(self.states())} What is measured is in {self.results}, and a cell that was "
-                "begun goes on where it was saved: start the same command again, or see what there is with `--show`."
+                f"Stopped. {completeness(self.states())} Results are in {self.results}, and an unfinished cell resumes "
+                "from its last checkpoint: start the same command again, or show the results with `--show`."
             ) from None
         return self.states()
 

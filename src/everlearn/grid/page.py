@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.runs import Run
@@ -38,13 +37,13 @@ from everlearn.report.figures.frontiers import Frontiers
 from everlearn.report.figures.swept import Swept
 from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.html import render, top_figure
-from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.report.tables import Table, TableCell, for_markdown, for_terminal, latex_table
 from everlearn.report.verdict import paragraphs
 from everlearn.version import __version__
 
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
-    "and say nothing of other seeds of the fine-tuning."
+    "and do not include other seeds of the fine-tuning."
 }
 """Notes of single runs that need other words for a grid → these words."""
 
@@ -56,8 +55,21 @@ _ABOUT_STREAM = (
     "have T − 1 terms and are divided by T − 1 (as papers define them) or by T (as some released code does)."
 )
 _ABOUT_BITS = (
-    "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment after the "
-    "own domain."
+    "Means over domains; drift is of general text. Learnt is relative to the base model, forgotten to the score right "
+    "after a domain's own stage."
+)
+_ABOUT_COSTS = (
+    "Compute is relative to plain training: passes as counted, in the steps and outside of them (such as measuring "
+    "importance). Training time is relative too, as measured, the median over runs; other work on the machine makes "
+    "it longer. Parameters: trainable ones, for each domain. Extra passes: forward and backward, in units of one pass "
+    "over the batch; a forward pass alone counts a third. Where they grow with the domains (CLASSIC), those of the "
+    "second domain are given."
+)
+_ABOUT_DIFFERENCES = (
+    "Runs of the same order and seed are paired; with fewer than two pairs, all runs of both rows are treated as "
+    "independent samples of equal variance. In brackets: 95 % intervals from Student's t over runs; p comes from the "
+    "same t and is below 0.05 exactly where the interval excludes 0. Where there is no difference, p is still below "
+    "0.05 in one of twenty comparisons, by chance."
 )
 
 
@@ -95,7 +107,7 @@ class GridPage:
         lines = {line.entry: line for line in summarise(ordered, reference)}
         if rows.isdisjoint(lines):
             wanted = " or ".join(f"`{name}`" for name in shown)
-            raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
+            raise RunError(f"There are no results of {wanted} (`--methods`), only of {', '.join(lines)}.")
         self.template, self.cells = template, [cell for cell in cells if cell.grid.row in rows]
         self.reference = lines[reference or plain_or_first(lines)]
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), template)]
@@ -168,10 +180,7 @@ class GridPage:
                 for line in self.lines
                 if line is not self.reference
             ),
-            "Runs of the same order and seed in pairs; with fewer than two pairs all runs of both rows, as independent "
-            "samples of equal variance. In brackets: 95 % intervals, Student's t over these; p is of the same t, below "
-            "0.05 exactly where the interval leaves out 0. Of twenty differences that are none, one is below 0.05 by "
-            "chance.",
+            _ABOUT_DIFFERENCES,
         )
 
     def _facts_table(self) -> Table:
@@ -201,11 +210,7 @@ class GridPage:
                 *(column.title for column in further),
             ),
             tuple((line.label, tuple(cells(line))) for line in self.lines),
-            "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
-            "like). Training time the same as measured, the median over runs: only as good as the machine was quiet. "
-            "Parameters: trainable, for each domain. Extra passes: forward and backward, in units of one over the "
-            "batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those of the second "
-            f"domain.{''.join(f' {column.caption}' for column in further)}",
+            _ABOUT_COSTS + "".join(f" {column.caption}" for column in further),
         )
 
     # -- outputs ----------------------------------------------------------------------------------------------
@@ -217,17 +222,11 @@ class GridPage:
 
     def terminal(self) -> RenderableType:
         """Return the page for a terminal; print it with a rich console."""
-        parts: list[RenderableType] = [part for text in self._opening() for part in (Text(text), Text(""))]
-        for table in self.tables():
-            parts += [terminal_table(table), Text("")]
-        return Group(*parts, *(Text(f"Note: {note}") for note in self.notes))
+        return for_terminal(self.tables(), self.notes, before=self._opening())
 
     def markdown(self) -> str:
         """Return the verdict, pipe tables and the notes."""
-        parts = [escape_markdown(text) for text in self._opening()]
-        parts += [markdown_table(table, level=3) for table in self.tables()]
-        parts += ["\n".join(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else []
-        return "\n\n".join(parts) + "\n"
+        return for_markdown(self.tables(), self.notes, before=self._opening())
 
     def latex(self) -> str:
         """Return the tables for ``booktabs``."""

@@ -71,11 +71,11 @@ def shares_table(lines: Sequence[Line], plain: Line) -> list[Table]:
     if FORGOTTEN not in columns:
         return []
     caption = (
-        "Percent; of each run beside plain training of the same order and seed: mean ± standard deviation. Learnt: "
-        "right after the own domain; held: at the end of the stream, of what plain training learns."
+        "Percent of plain training with the same order and seed: mean ± standard deviation over runs. Learnt: right "
+        "after a domain's own stage; held: at the end of the stream, relative to what plain training learns."
     )
     rows = tuple((title, tuple(share_cell(each.get(name)) for name in columns)) for title, each in found)
-    return [Table("As shares of plain training's", ("Method", *columns.values()), rows, caption)]
+    return [Table("As shares of plain training", ("Method", *columns.values()), rows, caption)]
 
 
 def share_cell(found: ShareOfPlain | None) -> TableCell:

@@ -99,15 +99,13 @@ def summarise(cells: Sequence[Run], reference: str | None = None) -> list[Line]:
         RunError: there are no cells, or none of the reference.
     """
     if not cells:
-        raise RunError("There is no result yet: make some first, without `--show`.")
+        raise RunError("There are no results yet: run the command without `--show` first.")
     cells_of: dict[str, list[Run]] = {}
     ordered = [cell for cell in cells if cell.grid.order is not None] or cells
     for cell in cells:
         cells_of.setdefault(cell.grid.row, []).append(within(cell, ordered))
     if reference is not None and reference not in cells_of:
-        raise RunError(
-            f"`--reference` is '{reference}', of which there is no result.{did_you_mean(reference, cells_of)}"
-        )
+        raise RunError(f"`--reference` is '{reference}', which has no results.{did_you_mean(reference, cells_of)}")
     lines = {name: Line(own[0].grid.title, tuple(own)) for name, own in cells_of.items()}
     against = lines[reference or plain_or_first(lines)]
     for line in lines.values():

@@ -6,6 +6,7 @@ import csv as csv_module
 import io
 import json as json_module
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,8 +149,8 @@ def difference_table(comparison: Comparison) -> Table:
     )
     if len(comparison.runs) > len(comparison.pools):
         caption = (
-            "In brackets: 95 % intervals, Student's t over runs, in pairs of the same seed; with fewer than two pairs "
-            "all runs of both, as independent samples of equal variance."
+            "In brackets: 95 % intervals from Student's t over runs, in pairs of the same seed; with fewer than two "
+            "pairs, all runs of both are treated as independent samples of equal variance."
         )
     elif all(measure.paired for measure in measures):
         caption = "Differences are resampled in pairs, on the same text for all runs."
@@ -199,11 +200,16 @@ def all_tables(comparison: Comparison) -> list[Table]:
 
 def terminal(comparison: Comparison) -> RenderableType:
     """Return the tables for a terminal; print them with a rich console."""
-    parts: list[RenderableType] = []
-    for table in all_tables(comparison):
-        parts += [terminal_table(table), Text("")]
-    parts += [Text(" ".join(verdict(comparison))), *(Text(f"Note: {note}") for note in comparison.notes)]
-    return Group(*parts)
+    return for_terminal(all_tables(comparison), comparison.notes, after=[" ".join(verdict(comparison))])
+
+
+def for_terminal(
+    tables: Iterable[Table], notes: Iterable[str], before: Iterable[str] = (), after: Iterable[str] = ()
+) -> RenderableType:
+    """Return tables for a terminal, with paragraphs before and after them, and notes at the end."""
+    opening: list[RenderableType] = [part for text in before for part in (Text(text), Text(""))]
+    shown = [part for table in tables for part in (terminal_table(table), Text(""))]
+    return Group(*opening, *shown, *map(Text, after), *(Text(f"Note: {note}") for note in notes))
 
 
 def terminal_table(table: Table) -> RichTable:
@@ -232,11 +238,17 @@ def escape_markdown(text: str) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """Return the tables as pipe tables, then the verdict and the notes."""
-    parts = [markdown_table(table, level=3) for table in all_tables(comparison)]
-    parts.append(escape_markdown(" ".join(verdict(comparison))))
-    if comparison.notes:
-        parts.append("\n".join(f"- {escape_markdown(note)}" for note in comparison.notes))
-    return "\n\n".join(parts) + "\n"
+    return for_markdown(all_tables(comparison), comparison.notes, after=[" ".join(verdict(comparison))])
+
+
+def for_markdown(
+    tables: Iterable[Table], notes: Iterable[str], before: Iterable[str] = (), after: Iterable[str] = ()
+) -> str:
+    """Return pipe tables, with paragraphs before and after them, and notes at the end as a list."""
+    parts = [*map(escape_markdown, before), *(markdown_table(table, level=3) for table in tables)]
+    parts += map(escape_markdown, after)
+    listed = "\n".join(f"- {escape_markdown(note)}" for note in notes)
+    return "\n\n".join([*parts, listed] if listed else parts) + "\n"
 
 
 def markdown_table(table: Table, level: int) -> str:
