@@ -17,7 +17,7 @@ UP, DOWN = "↑", "↓"
 
 
 @dataclass(frozen=True)
-class Column:
+class NumberColumn:
     """A number of every row.
 
     Attributes:
@@ -81,42 +81,42 @@ class Column:
         return TableCell(fmt.fixed(found.value, self.places, signed), fmt.interval(found, self.places, signed))
 
 
-def known(columns: Iterable[Column], lines: Sequence[Line]) -> list[Column]:
+def known(columns: Iterable[NumberColumn], lines: Sequence[Line]) -> list[NumberColumn]:
     """Return the columns whose number any row has."""
     return [column for column in columns if any(column.number in line.numbers for line in lines)]
 
 
-def of_metric(metric: str) -> tuple[Column, Column]:
+def of_metric(metric: str) -> tuple[NumberColumn, NumberColumn]:
     """Return what is shown of a metric of end tasks: the mean at the end, and forgetting."""
     title = METRICS[metric].title
-    return Column(metric, title, UP), Column(f"{metric}_forgetting", f"{title} forgetting", DOWN)
+    return NumberColumn(metric, title, UP), NumberColumn(f"{metric}_forgetting", f"{title} forgetting", DOWN)
 
 
 STREAM = (
-    Column("accuracy_learnt", "Just learnt", UP),
-    Column("accuracy", "AP (macro)", UP),
-    Column("accuracy_micro", "Micro", UP),
-    Column("accuracy_bwt", "BWT, T−1", UP),
-    Column("accuracy_bwt_over_all", "BWT, T", UP),
-    Column("accuracy_forgetting", "Forgetting, T−1", DOWN),
-    Column("accuracy_forgetting_max", "Forgetting, max form, T−1", DOWN),
-    Column("accuracy_forgetting_max_over_all", "Forgetting, max form, T", DOWN),
-    Column("accuracy_fwt", "FWT, T−1", UP),
-    Column("accuracy_fwt_over_all", "FWT, T", UP),
+    NumberColumn("accuracy_learnt", "Just learnt", UP),
+    NumberColumn("accuracy", "AP (macro)", UP),
+    NumberColumn("accuracy_micro", "Micro", UP),
+    NumberColumn("accuracy_bwt", "BWT, T−1", UP),
+    NumberColumn("accuracy_bwt_over_all", "BWT, T", UP),
+    NumberColumn("accuracy_forgetting", "Forgetting, T−1", DOWN),
+    NumberColumn("accuracy_forgetting_max", "Forgetting, max form, T−1", DOWN),
+    NumberColumn("accuracy_forgetting_max_over_all", "Forgetting, max form, T", DOWN),
+    NumberColumn("accuracy_fwt", "FWT, T−1", UP),
+    NumberColumn("accuracy_fwt_over_all", "FWT, T", UP),
 )
 """End tasks along the stream."""
 ALONG = (
-    Column(KEPT, "Tasks of no domain", UP),
-    Column(FORGOTTEN, "Forgotten of them", DOWN),
-    Column("pass_at_1", "pass@1", UP),
+    NumberColumn(KEPT, "Tasks of no domain", UP),
+    NumberColumn(FORGOTTEN, "Forgotten of them", DOWN),
+    NumberColumn("pass_at_1", "pass@1", UP),
 )
 """End tasks that are scored while a cell trains."""
 
 
-def _of_text(number: str) -> Column:
+def _of_text(number: str) -> NumberColumn:
     quantity = QUANTITIES[NUMBERS[number][1]]
     arrow = UP if quantity.higher_is_better else DOWN  # a level in bits per byte is better if it is lower
-    return Column(number, quantity.title, arrow, 1, 4, "bits per byte", quantity.signed)
+    return NumberColumn(number, quantity.title, arrow, 1, 4, "bits per byte", quantity.signed)
 
 
 BITS = tuple(map(_of_text, ("bits", "bits_learnt", "bits_forgotten", "bits_drift")))

@@ -17,7 +17,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
-from everlearn.grid.columns import ALONG, BITS, STREAM, Column, known, of_metric
+from everlearn.grid.columns import ALONG, BITS, STREAM, NumberColumn, known, of_metric
 from everlearn.grid.during_training import AlongTraining
 from everlearn.grid.grid import State, completeness
 from everlearn.grid.identity import described
@@ -139,11 +139,11 @@ class GridPage:
         return [*found, *(table for part in self.parts for table in part.last_tables())]
 
     @property
-    def _columns(self) -> list[Column]:
+    def _columns(self) -> list[NumberColumn]:
         """Return the main numbers of the page: level and forgetting of end tasks, and held-out text."""
         return [*(each for pair in zip(*map(of_metric, self.metrics), strict=True) for each in pair), *ALONG, *BITS]
 
-    def _table(self, title: str, columns: Sequence[Column], caption: str) -> Table:
+    def _table(self, title: str, columns: Sequence[NumberColumn], caption: str) -> Table:
         """Return a table with a column for each number."""
         rows = tuple((line.label, tuple(column.cell(line) for column in columns)) for line in self.lines)
         header = ("Method", *(column.heading for column in columns))
@@ -151,7 +151,7 @@ class GridPage:
 
     def _tasks_table(self, metric: Metric) -> Table:
         level, forgetting = of_metric(metric)
-        each = [Column(f"{metric}/{task}", task) for task in self.tasks]
+        each = [NumberColumn(f"{metric}/{task}", task) for task in self.tasks]
         columns = [*each, replace(level, title="Average"), replace(forgetting, title="Forgetting")]
         caption = "Percent. Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
         if metric == "f1" and any(parts(cell, "f1") != parts(cell, "macro_f1") for cell in self.cells):
@@ -354,7 +354,7 @@ class GridPage:
             )
         return plates
 
-    def _dots(self, column: Column, difference: bool = False) -> list[Plate]:
+    def _dots(self, column: NumberColumn, difference: bool = False) -> list[Plate]:
         """Draw a number of each row, or its difference to the reference, as dots with intervals."""
         of, unit = (column.difference, f"{column.title} minus {self.reference.label} ({column.unit})")
         if not difference:

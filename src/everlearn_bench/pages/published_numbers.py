@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from everlearn.comparison import formatting as fmt
 from everlearn.evaluation.estimate import Estimate
-from everlearn.grid.columns import Column
+from everlearn.grid.columns import NumberColumn
 from everlearn.grid.numbers import FORGOTTEN, KEPT
 from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import entry_of, in_order
@@ -43,7 +43,7 @@ class PublishedNumbers(GridPart):
         lines = {line.entry: line for line in self.shown.lines}
 
         def ours(entry: str, name: str, order: int | None) -> TableCell:
-            column = Column(name, name)
+            column = NumberColumn(name, name)
             if entry not in lines or order is None:
                 return column.written(column.estimate(lines[entry]) if entry in lines else Estimate())
             rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
