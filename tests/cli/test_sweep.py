@@ -324,7 +324,7 @@ def test_what_is_written_down_and_has_no_effect_changes_no_verdict(
 def test_a_budget_is_tokens_of_each_domain(everlearn: Project) -> None:
     small(everlearn)
     words = ("sweep", "recipe.yaml", "--methods", "sequential", "--dry-run", "--budget")
-    rows = load(everlearn.write()).train["per_device_train_batch_size"]
+    rows = everlearn.recipe["train"]["per_device_train_batch_size"]
     step = rows * everlearn.recipe["data"]["block_size"]
     assert everlearn("sweep", "recipe.yaml", "--methods", "sequential", "--budget", str(2 * step + 1), "-q").code == 0
     (cell,) = load_results(everlearn.folder / "sweep" / "first")
