@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from everlearn.data import remote
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
 from everlearn.data.fill_in_middle import TOKENS
+from everlearn.data.opening import Limits
 from everlearn.data.packing import packer_of
 from everlearn.data.prepare import prepare
 from everlearn.data.readers import resolve_files
 from everlearn.data.tokenize import Encoder
+from everlearn.data.whole_files import read_html
 from everlearn.errors import DataError, ModelError
 
 PAGE = (
@@ -111,6 +114,21 @@ def test_a_web_page_is_its_visible_text(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.html") == ["On rows\nOne & two."]
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("<p>Ten <b>r</b>ows,\n  <a href='x'>in order</a>!</p><p>Two</p>", "Ten rows, in order!\nTwo"),
+        ("Code:<pre>def f():\n    <b>return</b> 1\n</pre>end", "Code:\ndef f():\n    return 1\nend"),
+        ("<ul><li>a <i> b</i><li>c</ul>d<br>e<!-- never --><template>never</template>", "a b\nc\nd\ne"),
+        ("", ""),
+    ],
+)
+def test_lines_of_a_web_page_end_with_its_blocks(tmp_path: Path, body: str, text: str) -> None:
+    (tmp_path / "a.html").write_text(f"<!DOCTYPE html><html><body>{body}</body></html>")
+    rows = list(read_html(tmp_path / "a.html", ["text"], 0, 0, Limits()))
+    assert [row.values["text"] for row in rows] == [text]
+
+
 def test_a_pdf_file_is_its_text_layer(tmp_path: Path) -> None:
     pdf(tmp_path / "a.pdf", "Rows in order")
     assert texts(tmp_path / "a.pdf") == ["Rows in order"]
@@ -195,6 +213,25 @@ def test_what_cannot_be_fetched_leaves_nothing(
 def test_a_url_of_nothing_is_named(store: fsspec.AbstractFileSystem, url: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         resolve_files(url)
+
+
+def test_an_archive_writes_nothing_outside_of_the_cache(store: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("rows.txt", "one")
+        archive.writestr("../../../out.txt", "two")
+    with pytest.raises(DataError, match=r"'\.\./\.\./\.\./out\.txt' would be kept outside of its folder"):
+        texts(f"zip://::{tmp_path}/a.zip")
+    assert not list(tmp_path.rglob("out.txt"))
+    assert texts(f"zip://rows.txt::{tmp_path}/a.zip") == ["one"]
+
+
+def test_a_query_is_no_part_of_a_files_name(store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.pipe("/a.txt?token=secret", b"one\n")
+    monkeypatch.setattr(type(store), "isdir", lambda *_: True)  # as a server says of a file that has links
+    monkeypatch.setattr(type(store), "get_file", lambda self, name, to: Path(to).write_bytes(self.cat(name)))
+    assert texts("memory://a.txt?token=secret") == ["one"]
+    sources = [{"path": "https://one.example/get?token=secret"}, {"path": "data-?.txt"}]
+    assert Domain(name="a", sources=sources).source_names == ["get", "data"]  # type: ignore[arg-type]
 
 
 # -- fill in the middle -------------------------------------------------------------------------------------------

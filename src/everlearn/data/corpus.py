@@ -13,6 +13,7 @@ from everlearn.data.chats import Message
 from everlearn.data.folders import SPLITS
 from everlearn.data.opening import COMPRESSIONS, Limits
 from everlearn.data.readers import FORMATS
+from everlearn.data.remote import is_remote, without_query
 from everlearn.data.text_template import columns_in, is_template, parts_of
 from everlearn.options import Options, slug
 
@@ -245,7 +246,8 @@ class Domain(Corpus):
     def source_names(self) -> list[str]:
         """A short name for each source: its file's or data set's; numbered where they are the same."""
         stems = [
-            re.sub(r"[^A-Za-z0-9_-]+", "-", Path(source.path).name.split(".")[0]).strip("-") for source in self.sources
+            re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).name.split(".")[0]).strip("-")
+            for path in (without_query(each.path) if is_remote(each.path) else each.path for each in self.sources)
         ]
         return [
             f"{stem or 'source'}-{number}" if not stem or stems.count(stem) > 1 else stem

@@ -19,6 +19,11 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def without_query(url: str) -> str:
+    """Return an address without what is asked of the server, where the name of a file ends, and tokens may stand."""
+    return url.partition("?")[0]
+
+
 def cache() -> Path:
     """Return the folder that keeps what was fetched."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "remote"
@@ -49,7 +54,7 @@ def fetched(url: str, key: str, known: Callable[[Path], str | None]) -> Path | t
     try:
         system, root = fsspec.url_to_fs(url)
         many = glob.has_magic(root) and protocol not in ("http", "https")
-        folder = not many and system.isdir(root) and not known(Path(root))
+        folder = not many and system.isdir(root) and not known(Path(without_query(root)))
         names = sorted(system.glob(root) if many else system.find(root) if folder else [root])
         names = [name for name in names if not folder or known(Path(name))]
         described = {name: _version(system.info(name)) for name in names}
@@ -76,8 +81,11 @@ def fetched(url: str, key: str, known: Callable[[Path], str | None]) -> Path | t
 def _local(name: str, root: str | None) -> Path:
     """Return where a file is kept: by its path inside the folder, or by a name that its whole path makes unique."""
     if root is not None:
-        return Path(*PurePosixPath(name).relative_to(PurePosixPath(root)).parts)
-    path = PurePosixPath(name.partition("?")[0])
+        inside = PurePosixPath(name).relative_to(PurePosixPath(root))
+        if ".." in inside.parts:  # an archive or a bucket may name its files so
+            raise DataError(f"'{name}' would be kept outside of its folder. Name the files to read.")
+        return Path(*inside.parts)
+    path = PurePosixPath(without_query(name))
     return Path(hash_of(str(path.parent))[:8]) / path.name
 
 

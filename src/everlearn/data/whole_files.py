@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everlearn.data.opening import Limits, lines, too_long
 from everlearn.data.rows import Reader, Row
 from everlearn.errors import DataError, first_line
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
 
 INSTALL = "pip install 'everlearn[documents]'"
 # fmt: off
@@ -22,6 +26,16 @@ CODE = (
 )
 # fmt: on
 """Suffixes of source code."""
+# fmt: off
+INLINE = frozenset((
+    "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img",
+    "ins", "kbd", "label", "mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt",
+    "u", "var", "wbr",
+))
+# fmt: on
+"""Elements of a web page inside of a line."""
+HIDDEN = frozenset({"script", "style", "template", "noscript"})
+"""Elements of a web page whose text is not seen."""
 
 
 def read_whole(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
@@ -57,11 +71,29 @@ def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits:
         from bs4 import BeautifulSoup
     except ImportError:
         raise DataError(f"{path}: web pages are read by Beautiful Soup, which is not installed: {INSTALL}.") from None
-    page = BeautifulSoup(_text_of(path, limits), "html.parser")
-    for hidden in page(["script", "style", "template", "noscript"]):
-        hidden.decompose()
-    parts = (line.strip() for line in page.get_text("\n").splitlines())
-    yield Row({"text": "\n".join(part for part in parts if part)}, str(path), 1, 0)
+    yield Row({"text": _visible(BeautifulSoup(_text_of(path, limits), "html.parser"))}, str(path), 1, 0)
+
+
+def _visible(page: BeautifulSoup) -> str:
+    """Return the text in lines: they end where blocks do, and inside of <pre> where the source has them."""
+    from bs4 import CData, NavigableString, Tag
+
+    parts: list[str] = []
+    waiting: list[tuple[object, bool]] = [(page, False)]
+    while waiting:
+        node, as_it_is = waiting.pop()
+        if isinstance(node, Tag):
+            if node.name in HIDDEN:
+                continue
+            as_it_is = as_it_is or node.name == "pre"
+            around = [] if node.name in INLINE else [("\n", True)]
+            waiting += [*around, *((child, as_it_is) for child in reversed(node.contents)), *around]
+        elif type(node) in (str, NavigableString, CData):  # others are comments and declarations
+            text = str(node) if as_it_is else re.sub(r"[ \t\r\n\f]+", " ", str(node))
+            behind_space = not as_it_is and (not parts or parts[-1].endswith((" ", "\n")))
+            if text := text.removeprefix(" ") if behind_space else text:
+                parts.append(text)
+    return "\n".join(line.rstrip() for line in "".join(parts).splitlines() if line.strip())
 
 
 def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
