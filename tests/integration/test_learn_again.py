@@ -14,7 +14,7 @@ from everlearn.cli import main
 from everlearn.config.recipe import Recipe, parse
 from everlearn.data.corpus import document_key, is_held_out
 from everlearn.data.documents import read_documents
-from everlearn.errors import RecipeError
+from everlearn.errors import DataError, RecipeError
 from everlearn.learner import ContinualLearner
 from everlearn.run.folder import RunFolder
 
@@ -62,6 +62,18 @@ def test_what_was_held_out_is_not_learnt(tmp_path: Path) -> None:
     assert "train" not in built.model_dump(exclude_unset=True)["domains"][1]
 
 
+def test_one_long_text_that_has_grown_is_refused(tmp_path: Path) -> None:
+    built = recipe(tmp_path, "gpt2", dropout=0.0)
+    old, grown = tmp_path / "old.txt", tmp_path / "grown.txt"
+    old.write_text(" ".join(tiny.texts(60, seed=1)))
+    grown.write_text(" ".join(tiny.texts(120, seed=1)))
+    first = {"name": "news", "path": str(old), "validation": 0.2}
+    again = {"name": "news-2", "continues": "news"}
+    assert ContinualLearner(built.changed(domains=[first, again])).prepared("news-2").end_held_out
+    with pytest.raises(DataError, match=r"what 'news' held out would be learnt\. Remove `continues`"):
+        ContinualLearner(built.changed(domains=[first, again | {"path": str(grown)}])).prepared("news-2")
+
+
 def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:
     built = recipe(tmp_path, "gpt2", dropout=0.0)
     ContinualLearner(built).run()
@@ -87,6 +99,12 @@ def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:
 def test_what_cannot_be_learnt_again_is_refused(domain: dict[str, Any], method: str, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         parse({"model": "x", "domains": [{"name": "news", "path": "a.txt"}, domain], "method": method})
+
+
+def test_what_continues_is_not_continued_itself() -> None:
+    domains = [{"name": "news", "path": "a.txt"}, {"name": "b", "continues": "news"}, {"name": "c", "continues": "b"}]
+    with pytest.raises(RecipeError, match="which continues 'news' itself: write `continues: news`"):
+        parse({"model": "x", "domains": domains})
 
 
 @pytest.mark.parametrize(

@@ -230,12 +230,18 @@ class Recipe(Options):
             return value
         listed = [each.model_dump(exclude_unset=True) if isinstance(each, Domain) else each for each in value]
         known: dict[str, dict[str, Any]] = {}
+        again_of: dict[str, str] = {}
         for number, domain in enumerate(listed):
             if not isinstance(domain, dict):
                 continue
             if (first := domain.get("continues")) is None:
                 known[str(domain.get("name"))] = domain
                 continue
+            if again := again_of.get(str(first)):
+                raise ValueError(
+                    f"domain '{domain.get('name')}' continues '{first}', which continues '{again}' itself: write "
+                    f"`continues: {again}`"
+                )
             if first not in known:
                 raise ValueError(
                     f"domain '{domain.get('name')}' continues '{first}', which is no domain before it."
@@ -249,6 +255,7 @@ class Recipe(Options):
                     f"domain '{domain.get('name')}' continues '{first}', whose held-out text it leaves out and is "
                     "scored on: remove its `validation`"
                 )
+            again_of[str(domain.get("name"))] = str(first)
         return listed
 
     @field_validator("method")

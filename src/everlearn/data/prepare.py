@@ -213,7 +213,7 @@ class _Work:
             examples = self.corpus.answers
             return count.bytes_per_label(len(self.encoder.answer_end) if examples else 0)
         around = len(self.encoder.prefix) + len(self.encoder.suffix)
-        begins = not self.isolated and not self.corpus.answers
+        begins = not self.isolated and not self.corpus.answers and not self.corpus.beside_answers
         return count.bytes_per_label(around if begins or self.encoder.kind == "encoder-decoder" else 1)
 
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:

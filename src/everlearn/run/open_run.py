@@ -29,7 +29,7 @@ from everlearn.data.corpus import Domain
 from everlearn.data.leaks import LeakCheck, check_leaks, examples_of, held_out_of, kept_rows_of
 from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
-from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, RunError
+from everlearn.errors import DataError, EverlearnError, MethodError, ModelError, RecipeError, RunError
 from everlearn.evaluation import make_task
 from everlearn.evaluation.results import Results
 from everlearn.evaluation.task import TaskConfig
@@ -188,7 +188,18 @@ class OpenRun:
                     isolated=format_.objective.isolate,
                     progress=done,
                 )
+            if corpus.continues is not None and self._prepared[name].end_held_out:
+                self._check_same_text(corpus)
         return self._prepared[name]
+
+    def _check_same_text(self, again: Domain) -> None:
+        """Refuse other text of a domain if the end of a text is held out: it is not where it was before."""
+        first = next(corpus for corpus in self.corpora if corpus.name == again.continues)
+        if (again.path, again.sources) != (first.path, first.sources):
+            raise DataError(
+                f"Domain '{again.name}' continues '{first.name}' with other text, of which the end is held out, since "
+                f"it has few documents: what '{first.name}' held out would be learnt. Remove `continues`."
+            )
 
     def check_leaks(self, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> LeakCheck:
         """Look for held-out text and test examples in training text (:mod:`everlearn.data.leaks`).
