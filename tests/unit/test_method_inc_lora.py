@@ -113,10 +113,10 @@ def test_targets(architecture: str, wanted: object, count: int) -> None:
 
 def test_refusals() -> None:
     model = tiny.model(dropout=0.1)
-    for other, sentence in ((DAS(), "'das'.*PEFT"), (EWC(), "'ewc'.*PEFT")):
-        with pytest.raises(MethodError, match=sentence):
-            check_methods([IncLoRA(), other], stages.setting(model, [IncLoRA(), other]))
-    check_methods([IncLoRA(), MIGU()], stages.setting(model, [IncLoRA(), MIGU()]))
+    with pytest.raises(MethodError, match=r"'das'.*PEFT"):
+        check_methods([IncLoRA(), DAS()], stages.setting(model, [IncLoRA(), DAS()]))
+    for other in (MIGU(), EWC()):
+        check_methods([IncLoRA(), other], stages.setting(model, [IncLoRA(), other]))
     with pytest.raises(MethodError, match=r"target_modules.*'quer'"):
         check_methods([IncLoRA(target_modules=["quer"])], stages.setting(model, [IncLoRA()]))
     stage = stages.stage(copy.deepcopy(model), 1)

@@ -8,7 +8,7 @@ what it must carry to the next domain in its :class:`Memory`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -253,6 +253,13 @@ class Method:
             from everlearn.model.anatomy import anatomy
 
             anatomy(setting.model)
+
+    def moves(self, model: nn.Module) -> Collection[str] | None:
+        """Return the names of the weights that it trains by low-rank matrices beside a frozen model, or None.
+
+        Only if a stage ends with these matrices merged into the weights, so that the change is one of the plain model.
+        """
+        return None
 
     def adds_low_rank(self, model: nn.Module) -> bool:
         """Return whether what it attaches to a frozen model are low-rank matrices (``Attachment.low_rank``)."""

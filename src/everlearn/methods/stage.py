@@ -16,6 +16,7 @@ from everlearn.data.blocks import BlockSource
 from everlearn.data.loader import sample_batches
 from everlearn.data.phases import Phase, in_silence
 from everlearn.errors import MethodError
+from everlearn.model.adapted import plain_view
 from everlearn.model.anatomy import Anatomy, anatomy
 from everlearn.model.objectives import Objective
 
@@ -111,6 +112,8 @@ class Stage:
             a plain model is used. The engine sets it.
         phase: opens a phase of the progress display, for a loop over many rows; passes over :meth:`batches` do it
             themselves.
+        moved: names of the weights of the plain model that methods train by what they attach (low-rank matrices); None
+            if what is trained is what requires a gradient. The engine sets it.
         host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
             if the trainer does not provide it.
     """
@@ -136,6 +139,7 @@ class Stage:
     log: Callable[[dict[str, Any]], None] = lambda line: None
     as_tested: Callable[[nn.Module], nn.Module] | None = None
     phase: Phase = in_silence
+    moved: frozenset[str] | None = None
     host: Batch | None = None
     _acting: str = "Reading"
     _passes: list[Generator[Batch]] = field(default_factory=list, repr=False)
@@ -169,6 +173,16 @@ class Stage:
         prompts).
         """
         return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
+
+    @contextlib.contextmanager
+    def as_plain(self) -> Iterator[None]:
+        """Make :attr:`model` the plain model that a model with adapters computes, inside the block (`plain_view`)."""
+        adapted = self.model
+        with plain_view(adapted) as self.model:
+            try:
+                yield
+            finally:
+                self.model = adapted
 
     @contextlib.contextmanager
     def acting(self, text: str) -> Iterator[None]:

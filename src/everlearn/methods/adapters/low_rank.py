@@ -116,7 +116,7 @@ class LowRank(Method):
 
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
         """Return the configuration of an adapter with the rank of `parts` adapters together and the scale of one."""
-        targets = self._targets(in_full(model) if is_quantised(model) else model)
+        targets = self._targets(model)
         shared = {"lora_alpha": parts * self.config.lora_alpha, "lora_dropout": self.config.lora_dropout}
         return LoraConfig(
             r=parts * self.config.r,
@@ -135,6 +135,7 @@ class LowRank(Method):
         Raises:
             MethodError: the model has no such layer.
         """
+        model = in_full(model) if is_quantised(model) else model
         wanted = self.config.target_modules
         if not isinstance(wanted, list):
             paths = [path for path in targets_of(model, wanted) if not refused_by_peft(model, path)]
@@ -201,6 +202,10 @@ class Merged(LowRank):
             adapted = get_peft_model(exact, self._lora(exact))
             set_peft_model_state_dict(adapted, learnt)
         self._leave(stage, merged(adapted))
+
+    def moves(self, model: nn.Module) -> list[str]:
+        """Return the weights into which the adapter is merged."""
+        return [f"{path}.weight" for path in self._targets(model)]
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
         """Store what a domain has learnt, by PEFT's names."""

@@ -116,6 +116,12 @@ def in_order(methods: Sequence[Method]) -> list[Method]:
     return sorted(methods, key=lambda method: method.name)
 
 
+def moved_by(methods: Sequence[Method], model: nn.Module) -> frozenset[str] | None:
+    """Return the weights that methods train by what they attach (:meth:`Method.moves`), or None."""
+    moved = [set(names) for method in methods if (names := method.moves(model)) is not None]
+    return frozenset[str]().union(*moved) if moved else None
+
+
 def as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
     """Return the model with everything that the methods read a text with; `model` is a new copy of a plain model."""
     for method in methods:
@@ -153,6 +159,7 @@ class Protection:
         On resume, `step` of the stage is where it continues, and the methods have loaded the memory of the checkpoint.
         """
         stage = self.stage
+        stage.moved = moved_by(self.methods, stage.model)
         streams = self._streams("begin")
         for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Holding rows out", method)):

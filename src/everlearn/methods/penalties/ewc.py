@@ -34,7 +34,7 @@ class EWC(MeasuredPenalty):
     title = "EWC"
     summary = "penalises moving weights that matter"
     paper = "https://arxiv.org/abs/1612.00796"
-    needs = Needs(importance_pass=True, peft=False, memory="statistics")
+    needs = Needs(importance_pass=True, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     importance_samples = True
     variants: ClassVar[tuple[Variant, ...]] = (
@@ -144,6 +144,11 @@ class EWC(MeasuredPenalty):
         """Whether the gradients of the last steps are used."""
         return bool(self.config.gradients == "steps")
 
+    def reads_step(self, stage: Stage) -> bool:
+        """Return whether a step is one of the last."""
+        last = -(-self.config.samples // stage.rows_per_step)
+        return self.reads_gradients and stage.step >= stage.steps - last
+
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: Fisher information and anchor; the pass over the samples, or the sums over steps."""
         beside = super().cost(model)
@@ -158,11 +163,10 @@ class EWC(MeasuredPenalty):
 
     def mask(self, stage: Stage) -> Mask | None:
         """Read the gradients of the last steps before they are clipped; return no mask."""
-        last = -(-self.config.samples // stage.rows_per_step)
-        if self.reads_gradients and self.config.strength and stage.step >= stage.steps - last:
-            weights = dict(stage.model.named_parameters())
-            found = self.task_gradients({name: weights[name] for name in self.held(stage.model)})
-            whole = {name: gathered(value, weights[name]) for name, value in found.items()}
+        if self.config.strength and self.reads_step(stage):
+            weights = self.held(stage)
+            found = self.task_gradients(weights)
+            whole = {name: gathered(value, weights[name].parameter) for name, value in found.items()}
             self._gathered.add(whole, stage.rows_per_step)
         return None
 
@@ -186,7 +190,7 @@ class EWC(MeasuredPenalty):
                 stage.model,
                 batches,
                 losses,
-                names=self.held(stage.model),
+                names=list(self.held(stage)),
                 power=2 if squared else 1,
                 batch_means=self.config.gradients == "batch",
                 called="Fisher information" if squared else "Importance",

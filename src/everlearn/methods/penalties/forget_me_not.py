@@ -119,10 +119,9 @@ class _Weights(EWC):
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         if not self._measures:
-            weights = dict(stage.model.named_parameters())
             return {
-                name: torch.full_like(weights[name], 2 * self.lambdas.l2, dtype=torch.float32)
-                for name in self.held(stage.model)
+                name: torch.full_like(weight.parameter, 2 * self.lambdas.l2, dtype=torch.float32)
+                for name, weight in self.held(stage).items()
             }
         found = super().importance_of(stage, source)
         largest = maxima(found, self.degree, dict(stage.model.named_parameters()))

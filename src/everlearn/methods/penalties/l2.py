@@ -63,5 +63,4 @@ class L2(MeasuredPenalty):
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """Return 1 for every tensor."""
-        weights = dict(stage.model.named_parameters())
-        return {name: torch.ones((), device=weights[name].device) for name in self.held(stage.model)}
+        return {name: torch.ones((), device=weight.parameter.device) for name, weight in self.held(stage).items()}

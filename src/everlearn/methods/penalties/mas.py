@@ -29,7 +29,7 @@ class MAS(MeasuredPenalty):
     title = "MAS"
     summary = "penalises moving weights that the output depends on"
     paper = "https://arxiv.org/abs/1711.09601"
-    needs = Needs(importance_pass=True, peft=False, memory="statistics")
+    needs = Needs(importance_pass=True, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     importance_samples = True
 
@@ -59,4 +59,4 @@ class MAS(MeasuredPenalty):
 
         batches = stage.batches(self.config.samples, source)
         with evaluating(stage.model):
-            return gradient_moment(stage.model, batches, size, self.held(stage.model), power=1, called="Importance")
+            return gradient_moment(stage.model, batches, size, list(self.held(stage)), power=1, called="Importance")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,15 +11,19 @@ import torch
 from accelerate.state import AcceleratorState, is_initialized
 from pydantic import Field
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.engine.layer_gradients import LayerGradients
 from everlearn.methods.engine.processes import processes
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
+from everlearn.model.adapted import Weight, weights_of
 from everlearn.model.head import output_head
-from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
+from everlearn.model.sharding import local, shard_like, value_over_shards
 from everlearn.ranges import Around, Between, ranges
 
 if TYPE_CHECKING:
@@ -31,8 +35,8 @@ MEASURING, JOINING = 8, 32
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 5e-4, torch.float16: 6e-5}
 """Gradients below this part of the largest one are rounding. In 16 bits a tensor's true gradients can be little larger:
 of the small models that were measured, rounding was up to 2.7e-4 and true gradients from 1.2e-3 in bfloat16."""
-Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
-"""Parameters with their importance and anchor, as local tensors of this process."""
+Placed = list[tuple[Weight, Tensor, Tensor]]
+"""Weights with their importance and anchor, as local tensors of this process."""
 
 
 class Penalty(Method):
@@ -50,11 +54,15 @@ class Penalty(Method):
       β (θ_t − θ̄) when domain t is added: 0 is EWC, 1 is online EWC.
     * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
 
+    θ are the *effective* weights: of a model with adapters those that it computes with, W + s B A for LoRA, under the
+    names of the plain model (:mod:`everlearn.model.adapted`). So Ω and θ* outlive the merging of an adapter, and the
+    one that is trained next; and A and B, of which many are the same function, may move where W + s B A stays.
+
     Attributes:
         halved: whether the λ of the paper is that of ½ Σ Ω Δ², and not of Σ Ω Δ².
     """
 
-    needs = Needs(peft=False, memory="statistics")
+    needs = Needs(memory="statistics")
     halved: ClassVar[bool] = True
 
     class Config(MethodConfig):
@@ -103,6 +111,7 @@ class Penalty(Method):
         self._refuse_options()
         self._placed: Placed | None = None
         self._ahead: Tensor | None = None
+        self._gradients = LayerGradients()
 
     def _refuse_options(self) -> None:
         rules = (
@@ -145,17 +154,27 @@ class Penalty(Method):
         """
         raise NotImplementedError
 
-    def held(self, model: nn.Module) -> list[str]:
-        """Return the names of the penalised parameters."""
-        free = _free(model, self.config.exclude)
-        return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in free]
+    def held(self, stage: Stage) -> dict[str, Weight]:
+        """Return the penalised weights by the names of the plain model."""
+        free = _free(stage.model, self.config.exclude)
+        return {
+            name: weight
+            for name, weight in weights_of(stage.model).items()
+            if weight.trained and id(weight.parameter) not in free and (stage.moved is None or name in stage.moved)
+        }
 
     # -- what it fits -----------------------------------------------------------------------------------------
 
     def check(self, setting: Setting) -> None:
-        """Refuse methods that add parameters, which exist only while a domain is learnt."""
+        """Refuse methods that add parameters which exist only while a domain is learnt, and pulls on adapters."""
         super().check(setting)
         refuse_additions(self, setting)
+        if setting.has_peft and self.config.apply_to == "update":
+            raise MethodError(
+                f"Method '{self.label}', option 'apply_to': 'update' pulls every weight by itself, and those with "
+                "adapters move together. Set `apply_to: loss`."
+            )
+        weights_of(setting.model)  # refuses adapters that it does not know
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of importance and anchor, in float32."""
@@ -175,9 +194,14 @@ class Penalty(Method):
             MethodError: importance is computed from the gradients of training, and the loss is scaled (fp16), so that
                 gradients may overflow.
         """
-        if self.config.strength:
-            self._refuse_scaled_losses()
-        if self._importance and self.config.strength:
+        if not self.config.strength:
+            return
+        self._refuse_scaled_losses()
+        held = self.held(stage)
+        refuse_shards(self.label, held.values())
+        if self.reads_gradients:
+            self._gradients.watch(held, lambda: self.reads_step(stage))
+        if self._importance:
             self._placed = self._place(stage.model)
             self._note_stability(stage)
 
@@ -205,7 +229,8 @@ class Penalty(Method):
             return
         rates = {id(p): group["lr"] for group in stage.optimizer.param_groups for p in group["params"]}
         with torch.no_grad():
-            for parameter, importance, anchor in self._placed:
+            for weight, importance, anchor in self._placed:
+                parameter = weight.parameter
                 if id(parameter) not in rates:
                     raise MethodError(
                         f"Method '{self.label}', option 'apply_to': 'update' pulls what the optimizer steps on, and it "
@@ -220,15 +245,16 @@ class Penalty(Method):
 
     def consolidate(self, stage: Stage, domain: str, source: BlockSource | None = None) -> None:
         """Add the importance at the current weights, and move the anchor."""
-        new = self._normalised(self.importance_of(stage, source), stage.model)
-        weights, seen = dict(stage.model.named_parameters()), len(self._measured)
+        with stage.as_plain():
+            new = self._normalised(self.importance_of(stage, source), stage.model)
+        weights, seen = weights_of(stage.model), len(self._measured)
         mean = self.config.accumulate == "mean"
         fading = seen if mean else self.config.decay
         self._constant *= fading
         for name, value in new.items():
             # Old tensors are freed one by one, so that there are never two copies of all.
             old, old_anchor = self._importance.pop(name, None), self._anchor.pop(name, None)
-            anchor = weights[name].detach().to(torch.float32, copy=True)
+            anchor = weights[name].value().detach().to(torch.float32, copy=True)
             if old is not None and old_anchor is not None:
                 old = old.to(value.device)
                 if self._separate:
@@ -264,11 +290,17 @@ class Penalty(Method):
         return self._placed if self.config.apply_to == "loss" else None
 
     def _penalty(self, placed: Placed) -> Tensor:
-        terms: list[Tensor] = []
-        for parameter, importance, anchor in placed:
-            terms.append(self.norm.terms.apply(local_part(parameter), importance, anchor))
-        whole = value_over_shards(torch.stack(terms), [parameter for parameter, _, _ in placed]).sum()
+        terms = [self._term(*each) for each in placed]
+        whole = value_over_shards(torch.stack(terms), [weight.parameter for weight, _, _ in placed]).sum()
         return self.config.strength * self.factor * self.norm.of(whole + self._constant if self._constant else whole)
+
+    def _term(self, weight: Weight, importance: Tensor, anchor: Tensor) -> Tensor:
+        def term() -> Tensor:
+            found: Tensor = self.norm.terms.apply(weight.value(), importance, anchor)
+            return found
+
+        # W + s B A is computed again for the backward pass, so that no second copy of the weights is held.
+        return checkpoint(term, use_reentrant=False, preserve_rng_state=False) if weight.adapted else term()
 
     def _place(self, model: nn.Module) -> Placed:
         return place(self.label, model, self._importance, self._anchor)
@@ -295,19 +327,25 @@ class Penalty(Method):
         """Whether the gradients of training are used to measure importance."""
         return False
 
-    def task_gradients(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """Return the local gradients without the part of the penalty, float32."""
+    def reads_step(self, stage: Stage) -> bool:
+        """Return whether the gradients of the current step are used."""
+        return self.reads_gradients
+
+    def task_gradients(self, weights: Mapping[str, Weight]) -> dict[str, Tensor]:
+        """Return the local gradients of the weights without the part of the penalty, float32."""
         own: dict[int, Tensor] = {}
-        if placed := self._in_loss:
-            held = [parameter for parameter, _, _ in placed]
+        if placed := [each for each in self._in_loss or () if not each[0].adapted]:
+            held = [weight.parameter for weight, _, _ in placed]
             with torch.enable_grad():
                 parts = torch.autograd.grad(self._penalty(placed), held)
             own = {id(parameter): local(part) for parameter, part in zip(held, parts, strict=True)}
-        return {
-            name: local(parameter.grad).float() - own.get(id(parameter), 0.0)
-            for name, parameter in parameters.items()
-            if parameter.grad is not None
+        found = {
+            name: local(weight.parameter.grad).float() - own.get(id(weight.parameter), 0.0)
+            for name, weight in weights.items()
+            if weight.parameter.grad is not None and not weight.adapted
         }
+        # Behind a layer's output there is no penalty, which depends on its weight alone.
+        return found | self._gradients.take()
 
     def _refuse_scaled_losses(self) -> None:
         if self.reads_gradients and is_initialized() and AcceleratorState().mixed_precision == "fp16":
@@ -396,6 +434,7 @@ class MeasuredPenalty(Penalty):
     def end_domain(self, stage: Stage) -> None:
         """Add the importance for the domain and move the anchor to its final weights."""
         self._placed = None
+        self._gradients.stop()
         if self.config.strength and self.config.anchor != "base":
             self.consolidate(stage, stage.domain)
 
@@ -413,11 +452,13 @@ def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, 
 def refuse_additions(method: Method, setting: Setting) -> None:
     """Refuse methods that train parameters of their own, beside a method that constrains those of the model.
 
+    Low-rank matrices that are merged into the weights when a domain ends are a change of these, and constrained.
+
     Raises:
         MethodError: there is one.
     """
     for other in setting.methods:
-        if other.name != method.name and other.needs.extra_parameters:
+        if other.name != method.name and other.needs.extra_parameters and other.moves(setting.model) is None:
             raise MethodError(
                 f"Method '{method.label}' protects the model's own weights, but what method '{other.label}' adds "
                 "comes and goes with each domain. Remove one of them."
@@ -425,25 +466,33 @@ def refuse_additions(method: Method, setting: Setting) -> None:
 
 
 def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> Placed:
-    """Return importance and anchors with the parameters of a model, as local tensors of this process.
+    """Return importance and anchors with the weights of a model, as local tensors of this process.
 
     Raises:
         MethodError: they belong to another model; the message names the method by its `label`.
     """
-    parameters = dict(model.named_parameters())
+    weights = weights_of(model)
     for name, values in anchors.items():
-        if name not in parameters or parameters[name].shape != values.shape:
+        if name not in weights or weights[name].parameter.shape != values.shape:
             raise MethodError(
                 f"Method '{label}' remembers '{name}' with shape {tuple(values.shape)}, which the model has not. Its "
                 "memory belongs to another model."
             )
-    # named_parameters() yields a tied parameter once, so it is penalised once; its order does not depend on a file,
-    # so the rounding of the sum is reproducible.
+    # A tied weight is there once, so it is penalised once; the order does not depend on a file, so the rounding of the
+    # sum is reproducible.
     return [
-        (parameter, _beside(importance[name], parameter), _beside(anchors[name], parameter))
-        for name, parameter in parameters.items()
-        if parameter.requires_grad and name in importance
+        (weight, _beside(importance[name], weight.parameter), _beside(anchors[name], weight.parameter))
+        for name, weight in weights.items()
+        if weight.trained and name in importance
     ]
+
+
+def refuse_shards(label: str, weights: Iterable[Weight]) -> None:
+    """Raise ``MethodError`` if adapters are sharded (FSDP2): a shard of W + s B A takes all of A."""
+    if any(isinstance(each, DTensor) for weight in weights if weight.adapted for each in weight.moved_by):
+        raise MethodError(
+            f"Method '{label}' holds weights back with their adapters, which FSDP2 has cut into shards. Train with DDP."
+        )
 
 
 def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Tensor, float]:

@@ -92,14 +92,15 @@ class Ellipsoid:
         self._constant, self._offset, self._texts = known.constant, known.offset, len(known.texts)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._directions = [
-            [shard_like(row, p, row.dtype) for row in known.directions[names[id(p)]]] for p, _, _ in self._placed
+            [shard_like(row, w.parameter, row.dtype) for row in known.directions[names[id(w.parameter)]]]
+            for w, _, _ in self._placed
         ]
 
     def predicted(self) -> float:
         """Return ½ ‖G (θ − θ̄) + o‖², an estimate of ½ Δᵀ F Δ with the full F, in bits per byte."""
         placed = zip(self._directions, self._placed, strict=True)
-        terms = torch.stack([along(rows, local(p) - anchor) for rows, (p, _, anchor) in placed])
-        moved = sum_over_shards(terms, [parameter for parameter, _, _ in self._placed]).sum(0).cpu() + self._offset
+        terms = torch.stack([along(rows, local(w.parameter) - anchor) for rows, (w, _, anchor) in placed])
+        moved = sum_over_shards(terms, [weight.parameter for weight, _, _ in self._placed]).sum(0).cpu() + self._offset
         return float(moved.square().sum()) / 2 / self._texts
 
     def enter(self, limit: float, optimizer: Optimizer | None) -> bool:
@@ -137,26 +138,26 @@ class Ellipsoid:
         goal = share * self.diagonal()
         # If domains disagree by more than the goal, move as close to all of them as possible.
         room = max(goal - self._constant / 2, CLOSE * goal)
-        rates = [_preconditioner(optimizer, p) * importance for p, importance, _ in self._placed]
+        rates = [_preconditioner(optimizer, w.parameter) * importance for w, importance, _ in self._placed]
         pull = 0.0
         for _ in range(ROUNDS):
             lost, slope = self._sums(pull, rates)
             if lost <= room * (1 + CLOSE) or slope <= 0:
                 break
             pull += 2 * lost * (math.sqrt(lost / room) - 1) / slope
-        for (parameter, _, anchor), rate in zip(self._placed, rates, strict=True):
-            own = local(parameter)
+        for (weight, _, anchor), rate in zip(self._placed, rates, strict=True):
+            own = local(weight.parameter)
             own.copy_(anchor + (own - anchor).div_(1 + pull * rate))
 
     def _sums(self, pull: float, rates: Sequence[Tensor | float]) -> tuple[float, float]:
         """Return ½ Σ F Δ'² with Δ' = Δ / (1 + μ P F), and its rate of decrease with μ: Σ F Δ'² P F / (1 + μ P F)."""
         terms = []
-        for (parameter, importance, anchor), rate in zip(self._placed, rates, strict=True):
+        for (weight, importance, anchor), rate in zip(self._placed, rates, strict=True):
             shrunk = 1 + pull * rate
-            lost = (local(parameter) - anchor).div_(shrunk).square_().mul_(importance)
+            lost = (local(weight.parameter) - anchor).div_(shrunk).square_().mul_(importance)
             slope = lost * (rate / shrunk)
             terms.append(torch.stack([lost.sum(dtype=torch.float64) / 2, slope.sum(dtype=torch.float64)]))
-        parameters = [parameter for parameter, _, _ in self._placed]
+        parameters = [weight.parameter for weight, _, _ in self._placed]
         lost_, slope_ = sum_over_shards(torch.stack(terms), parameters).sum(0).tolist()
         return lost_, slope_
 

@@ -13,7 +13,8 @@ from everlearn.data.blocks import BlockSource
 from everlearn.methods.base import Cost, Mask, Stage, register
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.methods.state import Tensors
-from everlearn.model.sharding import gathered, local
+from everlearn.model.adapted import weights_of
+from everlearn.model.sharding import gathered
 
 
 @register
@@ -66,12 +67,14 @@ class SI(Penalty):
         self._placed = None
         if not self.config.strength:
             return
-        weights = dict(stage.model.named_parameters())
+        weights = weights_of(stage.model)
         if not self._start:
-            self._start = {name: weights[name].detach().float().clone() for name in self.held(stage.model)}
+            self._start = {
+                name: weight.value().detach().to(torch.float32, copy=True) for name, weight in self.held(stage).items()
+            }
             self._path = {name: torch.zeros_like(value) for name, value in self._start.items()}
         for part in (self._start, self._path):
-            part.update({name: value.to(weights[name].device) for name, value in part.items()})
+            part.update({name: value.to(weights[name].parameter.device) for name, value in part.items()})
 
     @property
     def reads_gradients(self) -> bool:
@@ -80,31 +83,32 @@ class SI(Penalty):
 
     def mask(self, stage: Stage) -> Mask | None:
         """Read the gradient of the task before it is clipped; return no mask."""
-        weights = dict(stage.model.named_parameters())
+        weights = weights_of(stage.model)
         for name, task in self.task_gradients({name: weights[name] for name in self._path}).items():
-            self._step[name] = (task, local(weights[name]).detach().clone())
+            self._step[name] = (task, weights[name].value().detach().clone())
         return None
 
     def after_step(self, stage: Stage) -> None:
         """Update ω ← ω − g · Δθ."""
-        weights = dict(stage.model.named_parameters())
+        weights = weights_of(stage.model)
         for name, (gradient, before) in self._step.items():
-            work = gradient.mul_(local(weights[name]) - before)
-            self._path[name].sub_(gathered(work, weights[name]))
+            work = gradient.mul_(weights[name].value().detach() - before)
+            self._path[name].sub_(gathered(work, weights[name].parameter))
         self._step.clear()
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """Return ω / (Δ² + ξ), where it is positive."""
-        weights = dict(stage.model.named_parameters())
+        weights = weights_of(stage.model)
         found = {}
         for name, path in self._path.items():
-            way = weights[name].detach() - self._start[name].to(weights[name].device)
+            way = weights[name].value().detach() - self._start[name].to(weights[name].parameter.device)
             found[name] = (path.to(way.device) / (way.square() + self.config.damping)).clamp_(min=0)
         return found
 
     def end_domain(self, stage: Stage) -> None:
         """Add the importance for the domain and move the anchor to its final weights."""
         self._placed = None
+        self._gradients.stop()
         if self.config.strength:
             self.consolidate(stage, stage.domain)
         self._path, self._start = {}, {}

@@ -1,0 +1,78 @@
+"""The gradient of a weight that adapters change, which autograd does not compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.errors import MethodError
+from everlearn.methods.engine.processes import processes
+from everlearn.model.adapted import Weight
+
+
+class LayerGradients:
+    """The sum over a step's passes of Σ δ ⊗ x, from the inputs x of a layer and the gradients δ of its outputs.
+
+    That is ∂L/∂W of the effective weight W + s B A, without which B and A's own gradients are s δᵀ x Aᵀ and s Bᵀ δᵀ x.
+    Dropout on the input of an adapter is left out.
+    """
+
+    def __init__(self) -> None:
+        self._weights: dict[str, Weight] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._hooks: list[RemovableHandle] = []
+
+    def watch(self, weights: Mapping[str, Weight], when: Callable[[], bool]) -> None:
+        """Place hooks on the layers of the weights that adapters change; they add up gradients `when` it is true.
+
+        Raises:
+            MethodError: a layer is not linear.
+        """
+        self.stop()
+        for name, weight in weights.items():
+            layer: Any = weight.layer
+            if not weight.adapted:
+                continue
+            base = layer.get_base_layer()
+            if not isinstance(base, nn.Linear | Conv1D):
+                raise MethodError(
+                    f"The gradient of '{name}' with its adapter is not known during training: its layer is an "
+                    "embedding. Measure by samples (`gradients: sample`), or leave it out of the adapter."
+                )
+            vector, turned = weight.parameter.dim() == 1, isinstance(base, Conv1D)
+            self._hooks.append(layer.register_forward_hook(self._hook(name, vector, turned, when)))
+
+    def _hook(self, name: str, vector: bool, turned: bool, when: Callable[[], bool]) -> Callable[..., None]:
+        def after(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if not (torch.is_grad_enabled() and output.requires_grad and when()):
+                return
+            x = args[0].detach().flatten(0, -2)
+
+            def add(gradient: Tensor) -> None:
+                leaving = gradient.detach().flatten(0, -2)
+                left, right = (x, leaving) if turned else (leaving, x)
+                new = leaving.float().sum(0) if vector else left.T.float() @ right.float()
+                self._sums[name] = self._sums[name].add_(new) if name in self._sums else new
+
+            output.register_hook(add)
+
+        return after
+
+    def take(self) -> dict[str, Tensor]:
+        """Return the gradients since the last call, averaged over the processes as DDP averages those of parameters."""
+        found, self._sums = self._sums, {}
+        if processes() > 1:
+            for name in sorted(found):
+                torch.distributed.all_reduce(found[name].div_(processes()))
+        return found
+
+    def stop(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._sums = [], {}

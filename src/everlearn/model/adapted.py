@@ -1,0 +1,254 @@
+"""The weights that a model with PEFT adapters computes with, and the plain model that it is.
+
+What a model knows depends on its *effective* weights, W + s B A for LoRA, and not on A and B by themselves: many A and
+B are the same function, and once an adapter is merged into the weights, what was measured of it belongs to nothing. So
+whatever holds weights back asks for :func:`weights_of`, which are named as in the plain model with adapters or without,
+and measures on the :func:`plain_view`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from peft.tuners.trainable_tokens import TrainableTokensLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.errors import ModelError
+from everlearn.model.sharding import local_part
+
+ADDED = frozenset({"adalora", "fourierft", "loha", "lokr", "lora", "randlora", "vblora", "vera"})
+"""Packages of PEFT whose layers add a change that they compute (``get_delta_weight``) to a weight."""
+_LAYERS = (nn.Linear, Conv1D, nn.Embedding)
+Formula = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of the plain model, as it is trained.
+
+    Attributes:
+        parameter: the parameter that holds it, without what adapters change.
+        formula: computes it from the parameter and the adapters, in float32, with gradients; None without adapters.
+        layer: the layer that has the adapters.
+        sources: the parameters of the adapters.
+    """
+
+    parameter: nn.Parameter
+    formula: Formula | None = None
+    layer: nn.Module | None = None
+    sources: tuple[nn.Parameter, ...] = ()
+
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters change it."""
+        return self.formula is not None
+
+    @property
+    def trained(self) -> bool:
+        """Whether training moves it."""
+        return any(each.requires_grad for each in self.moved_by)
+
+    @property
+    def moved_by(self) -> tuple[nn.Parameter, ...]:
+        """What the optimizer steps on to move it."""
+        return self.sources if self.adapted else (self.parameter,)
+
+    def value(self) -> Tensor:
+        """Return the weight, with gradients: the part of this process, or W with its adapters, in float32."""
+        if self.formula is None:
+            return local_part(self.parameter)
+        with torch.autocast(self.parameter.device.type, enabled=False):
+            return self.formula()
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Return whether a model has PEFT adapters."""
+    return isinstance(model, PeftModel) or any(_wraps(module) for module in model.modules())
+
+
+def weights_of(model: nn.Module) -> dict[str, Weight]:
+    """Return the weights of a model by the names that they have without adapters; a tied weight is there once.
+
+    Raises:
+        ModelError: an adapter is of a kind whose effect on the weights is not known.
+    """
+    if not is_adapted(model):
+        return {name: Weight(parameter) for name, parameter in model.named_parameters()}
+    found: dict[str, Weight] = {}
+    seen: set[int] = set()
+    for path, _, module, formulas in _parts(_inside(model)):
+        own = module.named_parameters() if formulas is not None else module.named_parameters(recurse=False)
+        for name, parameter in own:
+            key = f"{path}.{name}" if path else name
+            if formulas is not None and name in formulas.values:
+                found[key] = Weight(parameter, formulas.values[name], formulas.layer, formulas.sources)
+                seen.add(id(parameter)) if formulas.shares else None
+            elif id(parameter) not in seen:
+                found[key] = Weight(parameter)
+                seen.add(id(parameter))
+    return found
+
+
+@contextlib.contextmanager
+def plain_view(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the plain model that a model with adapters computes; afterwards the model is as it was, bit for bit.
+
+    Its layers are those without adapters, with the effective weights as parameters, of which those are trainable that
+    training moves. A model without adapters is its own view.
+
+    Raises:
+        ModelError: as in :func:`weights_of`.
+    """
+    if not is_adapted(model):
+        yield model
+        return
+    inside = _inside(model)
+    weights = weights_of(model)
+    parts = list(_parts(inside))
+    effective = {
+        id(weight.parameter): nn.Parameter(weight.value().detach().to(weight.parameter.dtype), weight.trained)
+        for weight in weights.values()
+        if weight.adapted
+    }
+    swapped: list[tuple[dict[str, Any], str, Any]] = []
+
+    def swap(where: dict[str, Any], name: str, value: Any) -> None:
+        swapped.append((where, name, where[name]))
+        where[name] = value
+
+    try:
+        for path, wrapper, module, formulas in parts:
+            if wrapper is None or formulas is None:
+                continue
+            parent, _, leaf = path.rpartition(".")
+            swap(inside.get_submodule(parent)._modules, leaf, module)
+            for name in formulas.values if not formulas.follows else module._parameters:
+                if (new := effective.get(id(module._parameters[name]))) is not None:
+                    swap(module._parameters, name, new)
+        yield inside
+    finally:
+        for where, name, value in reversed(swapped):
+            where[name] = value
+
+
+@dataclass(frozen=True)
+class _Formulas:
+    """How the adapters of a layer change its weights.
+
+    Attributes:
+        layer: the layer.
+        values: name of a parameter of the plain layer → formula.
+        sources: parameters of the adapters.
+        shares: whether a tied weight changes with it (rows of embeddings), and not for this layer only.
+        follows: whether the weight is tied to one that changes elsewhere.
+    """
+
+    layer: nn.Module
+    values: dict[str, Formula]
+    sources: tuple[nn.Parameter, ...] = ()
+    shares: bool = False
+    follows: bool = False
+
+
+def _wraps(module: nn.Module) -> bool:
+    return isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """Return the module whose paths are those of the plain model."""
+    if not isinstance(model, PeftModel):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        kind = getattr(model.active_peft_config.peft_type, "value", "prompts")
+        raise ModelError(f"The model's adapter ({kind}) puts vectors before a text, and changes no weight.")
+    inside: nn.Module = model.get_base_model()
+    return inside
+
+
+def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module | None, nn.Module, _Formulas | None]]:
+    """Yield path, wrapper, plain module and formulas; None for modules without adapters, which come one by one."""
+    if not _wraps(module):
+        yield path, None, module, None
+        for name, child in module.named_children():
+            yield from _parts(child, f"{path}.{name}" if path else name)
+        return
+    if isinstance(module, ModulesToSaveWrapper):
+        active = [name for name in module.active_adapters if name in module.modules_to_save]
+        saved = module.modules_to_save[active[0]] if active else module.original_module
+        yield path, module, saved, _Formulas(module, {})
+        return
+    layer: Any = getattr(module, "token_adapter", module)
+    yield path, module, layer.get_base_layer(), _formulas(layer, path)
+
+
+def _formulas(layer: Any, path: str) -> _Formulas:
+    base = layer.get_base_layer()
+    package = type(layer).__module__.removeprefix("peft.tuners.").partition(".")[0]
+    weight = getattr(base, "weight", None)
+    if not isinstance(base, _LAYERS) or not isinstance(weight, Tensor) or not weight.is_floating_point():
+        raise ModelError(
+            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose weight with the adapter "
+            "is not known as numbers. Load the model unquantised, or leave that layer out of `target_modules`."
+        )
+    if layer.merged or layer.disable_adapters:
+        return _Formulas(layer, {})
+    active = [name for name in layer.active_adapters if name in _adapters(layer)]
+    sources = tuple(p for name, p in layer.named_parameters() if not name.startswith("base_layer."))
+    if isinstance(layer, TrainableTokensLayer):
+        if layer.tied_adapter is not None:
+            return _Formulas(layer, {}, follows=True)
+        return _Formulas(layer, {"weight": lambda: layer.get_merged_weights(active).float()}, sources, shares=True)
+    if package == "ia3":
+        values = {"weight": lambda: _scaled(layer, active)}
+        if getattr(base, "bias", None) is not None and not layer.is_feedforward:
+            values["bias"] = lambda: _scaled(layer, active, "bias")
+        return _Formulas(layer, values, sources)
+    variants = getattr(layer, "lora_variant", {})
+    dora = [name for name in active if hasattr(layer, "lora_magnitude_vector") and name in layer.lora_magnitude_vector]
+    biased = any(getattr(layer, "lora_bias", {}).get(name) for name in active)
+    if package not in ADDED or biased or set(variants) & set(active) - set(dora) or (dora and len(active) > 1):
+        raise ModelError(
+            f"The adapter of '{path}' ({type(layer).__module__.removeprefix('peft.tuners.')}) changes a weight in a way "
+            f"that is not known here. Known are ia3, {', '.join(sorted(ADDED))}, with DoRA and rsLoRA, without "
+            "`lora_bias`."
+        )
+    if dora:
+        return _Formulas(layer, {"weight": lambda: _dora(layer, dora[0])}, sources)
+    return _Formulas(layer, {"weight": lambda: _added(layer, active)}, sources)
+
+
+def _adapters(layer: Any) -> set[str]:
+    return {name for key in layer.adapter_layer_names for name in getattr(layer, key)}
+
+
+def _added(layer: Any, active: list[str]) -> Tensor:
+    """W + Σ ΔW."""
+    value: Tensor = layer.get_base_layer().weight.float()
+    for name in active:
+        value = value + layer.get_delta_weight(name).float()
+    return value
+
+
+def _dora(layer: Any, name: str) -> Tensor:
+    """m / ‖W + ΔW‖ (W + ΔW), with the norm of each row (arXiv 2402.09353, eq. 5)."""
+    value, turned = _added(layer, [name]), getattr(layer, "fan_in_fan_out", False)
+    rows = value.T if turned else value
+    rows = layer.lora_magnitude_vector[name].weight.float().reshape(-1, 1) / rows.norm(dim=1, keepdim=True) * rows
+    return rows.T if turned else rows
+
+
+def _scaled(layer: Any, active: list[str], what: str = "weight") -> Tensor:
+    """W or b times what IA³ has learnt of its inputs or outputs (arXiv 2205.05638)."""
+    value: Tensor = getattr(layer.get_base_layer(), what).float()
+    for name in active:
+        factors = layer.ia3_l[name].float()
+        value = value * (factors.flatten() if what == "bias" else factors.T if layer.fan_in_fan_out else factors)
+    return value
