@@ -21,9 +21,10 @@ from everlearn import files
 from everlearn.cli import main
 from everlearn.commands.export import _refuse_paths, _without_traces, export
 from everlearn.data.corpus import Domain
-from everlearn.errors import RunError
+from everlearn.errors import ModelError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
+from everlearn.model.number_format import recast
 from everlearn.run.exported_run import PLACE, _without_paths
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -150,6 +151,39 @@ def test_the_whole_model_is_the_stage(run: ContinualLearner, tmp_path: Path) -> 
     filled = pipeline("fill-mask", model=theirs, tokenizer=tokenizer)("the model learns <mask> domain")
     assert len(filled) == 5
     assert any("base model" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_can_be_rounded(run: ContinualLearner, tmp_path: Path, dtype: Any) -> None:
+    """Half the size, rounded once and to the nearest, as plain transformers loads it without being told."""
+    made = export(stage(run), tmp_path / "out", dtype=dtype)
+    whole = files.load_tensors(stage(run) / "model.safetensors")
+    rounded = files.load_tensors(made.folder / "model.safetensors")
+    assert rounded.keys() == whole.keys()
+    for name, value in whole.items():
+        assert torch.equal(rounded[name], value.to(getattr(torch, dtype)))
+    model = AutoModelForMaskedLM.from_pretrained(made.folder)
+    assert model.dtype == getattr(torch, dtype)
+    size = (made.folder / "model.safetensors").stat().st_size
+    assert size < 0.6 * (stage(run) / "model.safetensors").stat().st_size
+    assert f"rounded to {dtype}" in (made.folder / "README.md").read_text("utf-8")
+    assert "rounded to" not in (export(stage(run), tmp_path / "same").folder / "README.md").read_text("utf-8")
+
+
+def test_a_rounded_adapter_loads_with_peft(run: ContinualLearner, tmp_path: Path) -> None:
+    made = export(stage(run), tmp_path / "out", adapter=True, dtype="bfloat16")
+    tensors = files.load_tensors(made.folder / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    base = AutoModelForMaskedLM.from_pretrained(run.recipe.model.path, dtype=torch.float32)
+    found = PeftModel.from_pretrained(base, made.folder)(**TOKENS).logits
+    wanted = AutoModelForMaskedLM.from_pretrained(stage(run), dtype=torch.float32)(**TOKENS).logits
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-2)
+
+
+def test_weights_that_a_format_cannot_hold_are_refused(tmp_path: Path) -> None:
+    files.save_tensors(tmp_path / "model.safetensors", {"layer.weight": torch.tensor([1e6])})
+    with pytest.raises(ModelError, match=r"'layer.weight' has values up to 1e\+06, which float16 cannot hold"):
+        recast(tmp_path, "float16")
 
 
 def test_the_adapter_is_the_stage_with_its_base(run: ContinualLearner, tmp_path: Path) -> None:
@@ -304,6 +338,8 @@ def test_an_export_decides_nothing_of_the_machine(run: ContinualLearner, tmp_pat
         (["{run}", "{out}", "--push", "mine"], "owner/mine"),
         (["{run}", "{out}", "--push", "owner/name"], "HF_HUB_OFFLINE"),
         (["{run}", "{out}", "--with-memory", "--adapter"], "--base-model"),
+        (["{run}", "{out}", "--with-memory", "--dtype", "bfloat16"], "rounds the weights"),
+        (["{run}", "{out}", "--dtype", "bfloat61"], "bfloat61"),
     ],
 )
 def test_a_mistake_is_one_sentence(

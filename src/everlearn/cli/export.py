@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,6 +27,10 @@ def command(
         typer.Option(
             "--adapter/--merged", help="The PEFT adapter only, or the merged model; default: as the stage is stored."
         ),
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option("--dtype", help="Round the weights to this number format; default: float32, as they were learnt."),
     ] = None,
     base_model: Annotated[
         str | None, typer.Option("--base-model", metavar="HUB_ID", help="The base model, for the card.")
@@ -56,7 +60,14 @@ def command(
     if push is not None:
         check_hub(push)
     exported = export(
-        stage, folder, with_memory=with_memory, adapter=adapter, base_model=base_model, license=license, name=push
+        stage,
+        folder,
+        with_memory=with_memory,
+        adapter=adapter,
+        dtype=dtype,
+        base_model=base_model,
+        license=license,
+        name=push,
     )
     address = None if push is None else upload(folder, push, public=public)
     if as_json:

@@ -21,6 +21,7 @@ from everlearn.evaluation import Results
 from everlearn.evaluation.results import StageFacts, read
 from everlearn.methods.base import REVEALS
 from everlearn.model.loading import load_config, load_model, load_tokenizer, own_module
+from everlearn.model.number_format import NumberFormat, recast
 from everlearn.model.objectives import DEFAULT_OBJECTIVE
 from everlearn.model.peft_adapter import BESIDE, CONFIG, WEIGHTS, adapter_in, with_adapter
 from everlearn.model.structure import kind_of_config
@@ -63,6 +64,7 @@ def export(
     *,
     with_memory: bool = False,
     adapter: bool | None = None,
+    dtype: NumberFormat | None = None,
     base_model: str | None = None,
     license: str | None = None,
     name: str | None = None,
@@ -77,6 +79,7 @@ def export(
         folder: where to; it must not be there yet, or be empty.
         with_memory: add ``everlearn/``, with which ``everlearn learn`` goes on from the export.
         adapter: the PEFT adapter alone, or the whole model; as the stage itself keeps it when left out.
+        dtype: number format of the weights; that of the stage, float32, when left out.
         base_model: hub id of the base model, where the recipe names a folder of this machine.
         license: identifier as the hub knows it; what the base model's card says when left out.
         name: what the card calls the model: a hub id where it will have one; the folder's name when left out.
@@ -97,6 +100,11 @@ def export(
     if adapter and adapter_in(place) is None:
         raise RunError(f"{place} keeps no adapter: `--adapter` is for runs of a method that trains one (`inc_lora`).")
     as_adapter = alone if adapter is None else adapter
+    if with_memory and dtype not in (None, "float32"):
+        raise RunError(
+            f"`--dtype {dtype}` rounds the weights, and what methods remember belongs to those that were learnt. "
+            "Export without `--with-memory`, or without `--dtype`."
+        )
     base = base_model or (recipe.model.path if on_hub(recipe.model.path) else None)
     if with_memory and as_adapter and base is None:
         raise RunError("To continue from an adapter its base model must be on the hub: set `--base-model`.")
@@ -109,9 +117,11 @@ def export(
     notes: list[str] = []
     with files.new_folder(folder, sealed=False) as new:
         _copy_model(place, new, recipe, as_adapter, base)
+        if dtype is not None:
+            recast(new, dtype)
         if with_memory:
             pack(run, recipe, index, new, base)
-        card = _card(run, recipe, index, name or folder.name, as_adapter, base, license, with_memory, notes)
+        card = _card(run, recipe, index, name or folder.name, as_adapter, base, license, with_memory, dtype, notes)
         files.write_text(new / "README.md", card)
         _refuse_paths(new, local_paths(recipe, run))
         made = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
@@ -248,6 +258,7 @@ def _card(
     base: str | None,
     license: str | None,
     with_memory: bool,
+    dtype: NumberFormat | None,
     notes: list[str],
 ) -> str:
     known = _base_card(recipe.model.path)
@@ -282,6 +293,7 @@ def _card(
             steps=sum(stage.steps for stage in stages),
             tokens=sum(stage.tokens for stage in stages),
             own_module=own_module(recipe.model, places[-1]),
+            rounded_to=None if dtype == "float32" else dtype,
         ),
     )
 

@@ -15,8 +15,16 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from peft.tuners.fourierft import FourierFTLayer
+from peft.tuners.ia3 import IA3Layer
+from peft.tuners.loha import LoHaLayer
+from peft.tuners.lokr import LoKrLayer
+from peft.tuners.lora import LoraLayer
+from peft.tuners.randlora import RandLoraLayer
 from peft.tuners.trainable_tokens import TrainableTokensLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.tuners.vblora import VBLoRALayer
+from peft.tuners.vera import VeraLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -24,8 +32,8 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import ModelError
 from everlearn.model.sharding import local_part
 
-ADDED = frozenset({"adalora", "fourierft", "loha", "lokr", "lora", "randlora", "vblora", "vera"})
-"""Packages of PEFT whose layers add a change that they compute (``get_delta_weight``) to a weight."""
+_ADDED = (LoraLayer, FourierFTLayer, LoHaLayer, LoKrLayer, RandLoraLayer, VBLoRALayer, VeraLayer)
+"""PEFT's layers that add a change that they compute (``get_delta_weight``) to a weight; AdaLoRA's are LoRA's."""
 _LAYERS = (nn.Linear, Conv1D, nn.Embedding)
 Formula = Callable[[], Tensor]
 
@@ -191,7 +199,6 @@ def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module |
 
 def _formulas(layer: Any, path: str) -> _Formulas:
     base = layer.get_base_layer()
-    package = type(layer).__module__.removeprefix("peft.tuners.").partition(".")[0]
     weight = getattr(base, "weight", None)
     if not isinstance(base, _LAYERS) or not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise ModelError(
@@ -206,7 +213,7 @@ def _formulas(layer: Any, path: str) -> _Formulas:
         if layer.tied_adapter is not None:
             return _Formulas(layer, {}, follows=True)
         return _Formulas(layer, {"weight": lambda: layer.get_merged_weights(active).float()}, sources, shares=True)
-    if package == "ia3":
+    if isinstance(layer, IA3Layer):
         values = {"weight": lambda: _scaled(layer, active)}
         if getattr(base, "bias", None) is not None and not layer.is_feedforward:
             values["bias"] = lambda: _scaled(layer, active, "bias")
@@ -214,11 +221,11 @@ def _formulas(layer: Any, path: str) -> _Formulas:
     variants = getattr(layer, "lora_variant", {})
     dora = [name for name in active if hasattr(layer, "lora_magnitude_vector") and name in layer.lora_magnitude_vector]
     biased = any(getattr(layer, "lora_bias", {}).get(name) for name in active)
-    if package not in ADDED or biased or set(variants) & set(active) - set(dora) or (dora and len(active) > 1):
+    if not isinstance(layer, _ADDED) or biased or set(variants) & set(active) - set(dora) or (dora and len(active) > 1):
         raise ModelError(
-            f"The adapter of '{path}' ({type(layer).__module__.removeprefix('peft.tuners.')}) changes a weight in a way "
-            f"that is not known here. Known are ia3, {', '.join(sorted(ADDED))}, with DoRA and rsLoRA, without "
-            "`lora_bias`."
+            f"The adapter of '{path}' ({type(layer).__module__.removeprefix('peft.tuners.')}) changes a weight in a "
+            "way that is not known here. Known are LoRA with its initialisations, rsLoRA, DoRA and AdaLoRA, IA³, LoHa, "
+            "LoKr, VeRA, VB-LoRA, RandLoRA and FourierFT, without `lora_bias`."
         )
     if dora:
         return _Formulas(layer, {"weight": lambda: _dora(layer, dora[0])}, sources)

@@ -47,6 +47,7 @@ class Exported:
         steps: optimizer steps up to this stage.
         tokens: tokens trained on up to this stage.
         own_module: the module that must be imported first, if the architecture is not one of transformers.
+        rounded_to: the number format of the weights, if they were rounded after they had been scored.
     """
 
     row: str
@@ -61,6 +62,7 @@ class Exported:
     steps: int = 0
     tokens: int = 0
     own_module: str | None = None
+    rounded_to: str | None = None
 
     @property
     def learnt(self) -> list[str]:
@@ -158,6 +160,8 @@ def _scores(results: Results, exported: Exported) -> list[str]:
             "its memory (adapters, gates or prompts), which only everlearn can load. So there are no scores here."
         ]
     parts = ["## Scores", "On held-out text and end tasks, before and after. In brackets: 95 % intervals."]
+    if exported.rounded_to is not None:
+        parts.append(f"They were measured in float32; the weights here are these, rounded to {exported.rounded_to}.")
     for name, table in results.matrices.items():
         estimates = table.estimates()
         columns = [column for column in table.columns if (exported.row, column) in estimates]
