@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import Trainer, TrainingArguments
 
+import adapters_page
 import stages
 import tiny
 from everlearn.errors import EverlearnError, MethodError, ModelError
@@ -150,6 +151,12 @@ def test_adapters_whose_effect_is_not_known_are_refused_before_training(made: An
     model = get_peft_model(base, made)
     with pytest.raises(ModelError, match=sentence):
         check_methods(methods := [build("mas")], stages.setting(model, methods, "causal"))
+
+
+@pytest.mark.parametrize("kind", list(adapters_page.KINDS))
+def test_the_page_says_what_was_tried(kind: str) -> None:
+    assert adapters_page.row(kind) == adapters_page.committed()[kind]
+    assert set(adapters_page.committed()) == set(adapters_page.KINDS)
 
 
 # -- the penalty ----------------------------------------------------------------------------------------------

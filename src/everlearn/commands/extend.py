@@ -15,9 +15,8 @@ from everlearn.data.documents import read_documents
 from everlearn.errors import ModelError, RunError
 from everlearn.model.loading import load_model, load_tokenizer
 from everlearn.model.source import Model
-from everlearn.model.vocabulary import Initialise, NewToken, extend_vocabulary
+from everlearn.model.vocabulary import NEW_TOKENS, Initialise, NewToken, extend_vocabulary
 
-FACTS = "new_tokens.json"
 HELD_OUT = 20
 """Every so many documents one is not learnt from, and says what was gained."""
 
@@ -69,7 +68,7 @@ def extend(
     with files.new_folder(output, sealed=False) as folder:
         base.save_pretrained(folder)
         after.save_pretrained(folder)
-        files.write_json(folder / FACTS, found.to_json())
+        files.write_json(folder / NEW_TOKENS, found.to_json())
         # What others load is a file: a tokenizer's class may make something else of it than it was.
         if _ids(AutoTokenizer.from_pretrained(folder), held_out[:50]) != _ids(after, held_out[:50]):
             raise ModelError(

@@ -33,6 +33,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from everlearn.errors import ModelError
 
+NEW_TOKENS = "new_tokens.json"
+"""File beside an extended model that lists what was added."""
 Initialise = Literal["pieces", "mean"]
 Word = tuple[str, ...]
 """A word as the tokens that it is split into."""

@@ -42,7 +42,7 @@ class LayerGradients:
             if not isinstance(base, nn.Linear | Conv1D):
                 raise MethodError(
                     f"The gradient of '{name}' with its adapter is not known during training: its layer is an "
-                    "embedding. Measure by samples (`gradients: sample`), or leave it out of the adapter."
+                    "embedding. Use `mas` or `ewc`, which measure after a domain."
                 )
             vector, turned = weight.parameter.dim() == 1, isinstance(base, Conv1D)
             self._hooks.append(layer.register_forward_hook(self._hook(name, vector, turned, when)))

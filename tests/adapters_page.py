@@ -1,0 +1,139 @@
+"""What is tried with each kind of PEFT adapter; ``python tests/adapters_page.py`` writes the table into docs/adapters.md."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from peft import PeftModel, get_peft_model
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.errors import EverlearnError
+from everlearn.methods import build
+from everlearn.model.peft_adapter import merged
+
+PAGE = Path(__file__).parents[1] / "docs" / "adapters.md"
+BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+LORA: dict[str, Any] = {"target_modules": TARGETS, "r": 4}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "LoRA": ("LoraConfig", LORA),
+    "rsLoRA": ("LoraConfig", {**LORA, "use_rslora": True}),
+    "DoRA": ("LoraConfig", {**LORA, "use_dora": True}),
+    "PiSSA": ("LoraConfig", {**LORA, "init_lora_weights": "pissa"}),
+    "OLoRA": ("LoraConfig", {**LORA, "init_lora_weights": "olora"}),
+    "new tokens": ("LoraConfig", {**LORA, "trainable_token_indices": [380, 381]}),
+    "LoRA and a whole head": ("LoraConfig", {**LORA, "modules_to_save": ["lm_head"]}),
+    "LoRA with biases": ("LoraConfig", {**LORA, "bias": "all"}),
+    "AdaLoRA": ("AdaLoraConfig", {"target_modules": TARGETS, "total_step": 10}),
+    "IA³": ("IA3Config", {"target_modules": TARGETS, "feedforward_modules": TARGETS[-1:]}),
+    "VeRA": ("VeraConfig", {"target_modules": TARGETS[:1]}),
+    "LoHa": ("LoHaConfig", {"target_modules": TARGETS}),
+    "LoKr": ("LoKrConfig", {"target_modules": TARGETS}),
+    "VB-LoRA": ("VBLoRAConfig", {"target_modules": TARGETS, "vector_length": 4}),
+    "RandLoRA": ("RandLoraConfig", {"target_modules": TARGETS, "r": 4}),
+    "FourierFT": ("FourierFTConfig", {"target_modules": TARGETS, "n_frequency": 20}),
+    "OFT": ("OFTConfig", {"target_modules": TARGETS, "oft_block_size": 8}),
+    "BOFT": ("BOFTConfig", {"target_modules": TARGETS, "boft_block_size": 8}),
+    "LN tuning": ("LNTuningConfig", {"task_type": "CAUSAL_LM"}),
+    "prompt tuning": ("PromptTuningConfig", {"task_type": "CAUSAL_LM", "num_virtual_tokens": 3}),
+}
+COLUMNS = ("adapter", "PEFT's configuration", "mas", "si", "replay", "loads with PEFT", "merged, in transformers")
+
+
+def adapted(kind: str) -> PeftModel:
+    """Return a tiny model with an adapter that does something."""
+    torch.manual_seed(0)
+    cls, options = KINDS[kind]
+    model = get_peft_model(tiny.model("llama"), getattr(peft, cls)(**options)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def learn(kind: str, method: str) -> float:
+    """Learn two domains with the same adapter; return the penalty of the second, or its loss."""
+    model, built = adapted(kind), build({"name": method, **({"samples": 2} if method == "mas" else {})})
+    for index in (1, 2):
+        parts = stages.learn([built], stages.stage(model, index, "causal", steps=2, count=4, batch_size=2))
+    return float(parts[-1].get(f"{method}/penalty", parts[-1]["loss"]))
+
+
+def _logits(model: nn.Module) -> Tensor:
+    return model(input_ids=torch.arange(5, 29)[None]).logits.detach()
+
+
+def reloads(kind: str) -> bool:
+    """Return whether a saved adapter is the same model when PEFT loads it again."""
+    model = adapted(kind)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        again = PeftModel.from_pretrained(tiny.model("llama"), folder).eval()
+    return torch.allclose(_logits(again), _logits(model), atol=1e-5)
+
+
+def merges(kind: str) -> bool:
+    """Return whether the merged model is the same when plain transformers loads it."""
+    model = adapted(kind)
+    wanted = _logits(model)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = merged(model)
+        plain.save_pretrained(folder)
+        again = type(plain).from_pretrained(folder).eval()
+    return torch.allclose(_logits(again), wanted, atol=1e-4)
+
+
+def _outcome(attempt: Any, *arguments: str) -> str:
+    try:
+        found = attempt(*arguments)
+    except EverlearnError as error:
+        return f"no: {error}"
+    except (AttributeError, NotImplementedError, ValueError) as error:
+        return f"no (PEFT): {type(error).__name__}"
+    return "no" if found is False else "yes"
+
+
+def row(kind: str) -> str:
+    """Return the line of the page for a kind."""
+    cls, options = KINDS[kind]
+    shown = ", ".join(f"{name}={value!r}" for name, value in options.items() if name != "target_modules")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cells = [
+            kind,
+            f"`{cls}({shown})`",
+            *(_outcome(learn, kind, method) for method in ("mas", "si", "replay")),
+            _outcome(reloads, kind),
+            _outcome(merges, kind),
+        ]
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def committed() -> dict[str, str]:
+    """Return the lines of the page by kind."""
+    table = PAGE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
+    lines = [line for line in table.strip().splitlines() if line.startswith("|")][2:]
+    return {line.split("|")[1].strip(): line for line in lines}
+
+
+def main() -> None:
+    """Write the table."""
+    logging.disable(logging.WARNING)
+    page = PAGE.read_text("utf-8")
+    head = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    table = "\n".join([*head, *(row(kind) for kind in KINDS)])
+    PAGE.write_text(f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
