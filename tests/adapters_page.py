@@ -1,4 +1,4 @@
-"""What is tried with each kind of PEFT adapter; ``python tests/adapters_page.py`` writes the table into docs/adapters.md."""
+"""What is tried with each kind of PEFT adapter; ``python tests/adapters_page.py`` writes docs/adapters.md."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class _Formulas:
         follows: whether the weight is tied to one that changes elsewhere.
     """
 
-    layer: nn.Module
+    layer: Any
     values: dict[str, Formula]
     sources: tuple[nn.Parameter, ...] = ()
     shares: bool = False

@@ -216,8 +216,8 @@ def _rows_left(run: OpenRun, model: PreTrainedModel) -> list[str]:
     tokens = len(files.read_json(Path(path) / NEW_TOKENS)["tokens"])
     return [
         f"{path} was extended by {count(tokens, 'token')}, whose embeddings '{freezing[0]}' leaves as they are: it "
-        "trains nothing but what it adds. Learn the first domain with a method that trains all weights (such as `mas`), "
-        "and go on from its last stage."
+        "trains nothing but what it adds. Learn the first domain with a method that trains all weights (such as "
+        "`mas`), and go on from its last stage."
     ]
 
 
