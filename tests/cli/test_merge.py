@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -294,6 +295,24 @@ def test_a_run_goes_on_from_an_extended_base(project: Project) -> None:
     stage = next(project.run_folder.glob("stage-02-a"))
     assert len(AutoTokenizer.from_pretrained(stage)) == AutoModelForCausalLM.from_pretrained(stage).config.vocab_size
     assert Results.load(project.run_folder).domains == ["cells", "a"]
+
+
+def test_new_tokens_that_an_adapter_does_not_train_are_named_and_the_advice_works(project: Project) -> None:
+    """LoRA leaves the rows of new tokens where they are; a method that trains all weights moves them."""
+    assert project("extend", "flat", "extended", "--text", "cells.jsonl", "--tokens", "8").code == 0
+    says = r"extended was extended by 8 tokens, whose embeddings 'lora' leaves as they are"
+    new = slice(-8, None)
+    for method, moves in (("lora", False), ("mas", True)):
+        project.recipe |= {"model": "extended", "method": method}
+        outcome = project("run", "recipe.yaml", "train.max_steps=2", f"run.folder=runs/{method}")
+        assert outcome.code == 0, outcome.err
+        assert (re.search(says, outcome.err + outcome.out) is not None) is not moves
+        stage = next((project.folder / "runs" / method).glob("stage-01-*"))
+        before, after = (
+            AutoModelForCausalLM.from_pretrained(path).get_input_embeddings().weight[new]
+            for path in (project.folder / "extended", stage)
+        )
+        assert torch.equal(before, after) is not moves
 
 
 def test_what_cannot_be_extended_gets_a_sentence(project: Project) -> None:
