@@ -50,11 +50,11 @@ class RunError(EverlearnError):
 
 
 class PluginError(EverlearnError):
-    """What another package brings is missing, broken, or has a name that is taken."""
+    """A plugin is missing, broken, or uses a name that is taken."""
 
 
 class Interrupted(EverlearnError):
-    """The work was asked to stop; what it had done is saved."""
+    """The work was interrupted; its progress is saved."""
 
 
 class TrainingDiverged(EverlearnError):
@@ -91,7 +91,7 @@ def plain_name(name: str) -> str:
 
 
 def no_such_method(name: str, known: Iterable[str], in_das_paper: Mapping[str, str]) -> MethodError:
-    """Return the error for an unknown method, with the name that is meant.
+    """Return the error for an unknown method, with a did-you-mean suggestion.
 
     Args:
         name: the unknown name.

@@ -278,7 +278,7 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path, exactly: bool = False) -> str | None:
-    """Describe what is wrong with a sealed folder; return None if every file is as it was sealed.
+    """Describe the damage of a sealed folder; return None if every file is unchanged.
 
     Args:
         folder: the folder.

@@ -182,11 +182,11 @@ class ContinualLearner(OpenRun):
             return self._finish()
 
     def goes_on(self, index: int) -> bool:
-        """Return whether to learn what comes after domain `index`, which is scored; a run does, a search may not."""
+        """Return whether to continue after domain `index`: always in a run; a search may stop a trial."""
         return True
 
     def measured(self) -> Results:
-        """Return what has been measured so far."""
+        """Return the measurements so far."""
         return Outcome(self.recipe, self.folder).results(self.setting().objective.name, self.notes(), self.settled())
 
     def _is_finished(self) -> bool:
@@ -355,7 +355,7 @@ class ContinualLearner(OpenRun):
             trained = trainer.seconds  # without the measurements of methods afterwards
         self.interruption.stop_here()
         if guard is not None and guard.taken_back:
-            self.processes.wait_for_everyone()  # all must have read what is decided before one goes on
+            self.processes.wait_for_everyone()  # all must have read the decision before one continues
             look_ahead(self)
             return
         trainer.check_finite()
@@ -412,7 +412,7 @@ class ContinualLearner(OpenRun):
             self.reporter.say(note)
 
     def _guard(self, index: int) -> ForgettingGuard | None:
-        """Return what decides where the domain ends (`stop`), if anything does."""
+        """Return the guard that decides where the domain ends (`stop`), if one is configured."""
         if self.recipe.stop is None:
             return None
         return ForgettingGuard(self.recipe, self.folder, index, self.processes.is_main_process)

@@ -1,6 +1,6 @@
-"""Find what other packages bring: methods, kinds of tasks, metrics, figures, suites and more.
+"""Find and load plugins of other packages: methods, kinds of tasks, metrics, figures, suites and more.
 
-A package names what it brings in its metadata: ``decay = "everlearn_decay"`` among the entry points
+A package declares its plugins in its metadata: ``decay = "everlearn_decay"`` among the entry points
 ``everlearn.methods``. Importing that module registers the name, with the decorator that everlearn's own files use.
 Nothing is imported before it is needed: a :class:`Registry` that lacks a name asks for the entry point of that name,
 and one that is listed asks for all of its group. ``--import`` and a recipe's `plugins` name modules that declare no
@@ -59,7 +59,7 @@ class Brought:
         file: of a module that was given as a file: the file's name; else "".
         sha256: of that file.
         named: it was named by `--import` or by the recipe.
-        names: group → what was asked for, by entry points.
+        names: group → names that entry points were looked up for.
     """
 
     module: str
@@ -71,7 +71,7 @@ class Brought:
     names: dict[str, list[str]] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is worth recording, without what is empty."""
+        """Return the non-empty records."""
         return {key: value for key, value in vars(self).items() if key != "module" and value}
 
 
@@ -82,7 +82,7 @@ _REGISTRIES: dict[str, list[Registry[Any]]] = {}
 
 
 class Registry(dict[str, T]):
-    """What is known by name. A name that is missing, and a list of all, ask the installed plugins.
+    """A registry of objects by name. A lookup of an unknown name, or a list of all, loads the installed plugins.
 
     Args:
         group: a key of :data:`GROUPS`.
@@ -135,12 +135,12 @@ class Registry(dict[str, T]):
         return super().keys()
 
     def values(self) -> ValuesView[T]:  # type: ignore[override]
-        """Return everything, what plugins bring included."""
+        """Return everything, including plugins."""
         load(self.group)
         return super().values()
 
     def items(self) -> ItemsView[str, T]:  # type: ignore[override]
-        """Return every name and what it stands for, those of plugins included."""
+        """Return every name with its object, including those of plugins."""
         load(self.group)
         return super().items()
 
@@ -175,7 +175,7 @@ def _of_strangers(group: str) -> bool:
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Inside, entry points of other distributions are not looked at: for what is to be of everlearn alone."""
+    """Inside the context only everlearn's own entry points are visible."""
     _STRANGERS_HIDDEN.append(True)
     try:
         yield
@@ -210,7 +210,7 @@ def find(group: str, name: str) -> bool:
 
 
 def load(group: str) -> list[PluginError]:
-    """Import every entry point of a group, once; return what failed, which is not raised."""
+    """Import every entry point of a group once; return the errors instead of raising them."""
     for name, entries in _entries(group).items():
         try:
             known = _registry_with(group, name)
@@ -228,7 +228,7 @@ def load(group: str) -> list[PluginError]:
 
 
 def failures() -> list[PluginError]:
-    """Return the errors of all plugins that were asked for and are broken."""
+    """Return the errors of all plugins that were requested and failed to load."""
     return list(_FAILED.values())
 
 
@@ -324,7 +324,7 @@ def bring(words: Iterable[str], key: str, files: bool = False) -> None:
     Args:
         words: names of modules; with `files` also paths of Python files.
         key: where they were named, for errors.
-        files: whether a word may be a file, and a module may lie in the working folder. A recipe may not: it may be
+        files: whether a name may be a file, or a module in the working folder. A recipe may not: it may be
             foreign, and must run nothing that its user did not install.
 
     Raises:
@@ -394,18 +394,18 @@ def _bring_file(path: Path, key: str) -> None:
 
 
 def record() -> dict[str, dict[str, Any]]:
-    """Return what was imported, for ``environment.json``: module → package and version, or file and digest.
+    """Return the imported plugins, for ``environment.json``: module → package and version, or file and digest.
 
-    What everlearn's own distribution brings is left out: its version stands there already.
+    Modules of everlearn itself are omitted: ``environment.json`` lists its version separately.
     """
     return {module: each.facts() for module, each in sorted(_BROUGHT.items()) if each.package != OWN or each.named}
 
 
 def check_record(recorded: Any, run: Path) -> None:
-    """Refuse to go on with a run without the plugins that it was made with.
+    """Refuse to continue a run without the plugins that it was started with.
 
     Args:
-        recorded: what :func:`record` gave when the run began; anything else is passed over.
+        recorded: the result of :func:`record` at the start of the run; anything else is ignored.
         run: the run's folder, for the error.
 
     Raises:
@@ -440,7 +440,7 @@ def _running_module() -> str:
 
 
 def _owner(module: str) -> str:
-    """Return what a user knows a module by: its package or file."""
+    """Return the user-facing name of a module: its package or file."""
     brought = _BROUGHT.get(module, Brought(module))
     return brought.package or brought.file or module.partition(".")[0]
 

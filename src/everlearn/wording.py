@@ -16,7 +16,7 @@ def plural(noun: str) -> str:
 
 
 def be(number: float) -> str:
-    """Return the verb that a number asks for: "1 domain is", "2 domains are"."""
+    """Return "is" or "are" to agree with a number: "1 domain is", "2 domains are"."""
     return "is" if number == 1 else "are"
 
 
@@ -32,7 +32,7 @@ def count(number: float, noun: str, several: str | None = None) -> str:
 
 
 def size(number: float) -> str:
-    """Return bytes as people write them: 12 B, 341 kB, 1.5 MB."""
+    """Return a number of bytes in readable units: 12 B, 341 kB, 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(number) < 999.5:
             return f"{number:.3g} {unit}"

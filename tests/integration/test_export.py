@@ -359,7 +359,7 @@ def test_a_mistake_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["{out}"], "--into"), (["{run}", "--into", "{next}"], "goes on where it is"), (["owner/name"], "--into")],
+    [(["{out}"], "--into"), (["{run}", "--into", "{next}"], "is resumed in place"), (["owner/name"], "--into")],
 )
 def test_learning_from_the_wrong_place(
     run: ContinualLearner, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str

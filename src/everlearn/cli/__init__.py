@@ -48,7 +48,7 @@ VERBS = {
     "repair": "After a run",
     "export": "Give away",
 }
-"""Each verb, in the order of the help text, with the heading that it stands under there."""
+"""Each verb, in the order of the help text, with its heading."""
 USER_ERROR, INTERRUPTED = 2, 130
 STOPPED = (
     "Stopped. What was saved is whole: give the same command again, or `everlearn resume RUN` for a run that began."
@@ -69,7 +69,7 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     Args:
         words: of the command line. The verb that they ask for is there alone; where they ask for none, all are, to be
             listed.
-        whole: with the arguments of the verbs that are listed.
+        whole: whether to include the arguments of the listed verbs.
     """
     app = typer.Typer(
         name="everlearn",

@@ -1,6 +1,6 @@
 """``everlearn analyse``: read a finished run and show what changed inside its models.
 
-``everlearn analyse KIND RUN`` has a command for each analysis, made of the function's parameters and its docstring.
+``everlearn analyse KIND RUN`` has a command for each analysis, generated from the function's parameters and docstring.
 Analyses that are only listed are read from their source, so that ``--help`` loads no torch.
 """
 
@@ -53,9 +53,9 @@ def application(words: Sequence[str] | None = None, whole: bool = False) -> type
     """Create the group of commands.
 
     Args:
-        words: what follows `analyse` on the command line; None if it is another verb's. The analysis that they name
+        words: the arguments after `analyse` on the command line; None for another verb. The analysis that they name
             has its options, others are listed.
-        whole: with the options of all analyses.
+        whole: whether to include the options of all analyses.
     """
     app = typer.Typer(cls=_Kinds, subcommand_metavar="[KIND] RUN [OPTIONS]")
     app.callback()(_about)
@@ -87,12 +87,12 @@ def names() -> list[str]:
 
 
 def _text(name: str) -> str | None:
-    """Return the first line of an analysis's help from its source; None for what cannot be imported."""
+    """Return the first line of an analysis's help from its source; None if it cannot be imported."""
     module = plugins.module_of("analyses", name) or f"{PACKAGE}.{name}"
     text = docstring_of(module, lambda function: _registers(function, name))
     try:
         return (text or inspect.getdoc(_command(name)) or "").partition("\n")[0]
-    except PluginError:  # which is told after the list
+    except PluginError:  # reported after the list
         return None
 
 

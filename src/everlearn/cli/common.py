@@ -43,7 +43,7 @@ Imports = Annotated[
 
 
 def importing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a verb's function with one more option, `--import`, which is done before all else."""
+    """Return a verb's function with a further option, `--import`, which is processed first."""
 
     @functools.wraps(command)
     def with_imports(*arguments: Any, imports: list[str] | None = None, **options: Any) -> Any:
@@ -126,7 +126,7 @@ def take_to_its_end(
 
 
 def conclude(runs: Sequence[Path], page: Path, quiet: bool = False) -> None:
-    """Show what runs learnt and forgot, and the path of the page."""
+    """Show a summary of what runs learnt and forgot, and the path of the page."""
     from everlearn.report import compare, terminal
 
     if not quiet:
@@ -164,7 +164,7 @@ def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> Co
             )
         return learner_of(place, silent)
     if not exported and (place / "recipe.yaml").is_file():
-        raise RecipeError(f"`--into` is for exports, but {source} is a run folder, which goes on where it is.")
+        raise RecipeError(f"`--into` is for exports, but {source} is a run folder, which is resumed in place.")
     quiet()
     check_place("--into", into, folder=True)
     return ContinualLearner.from_export(source, into, reporter=telling(silent))

@@ -93,7 +93,7 @@ def _shared(found: Survey) -> RenderableType:
 
     shares = {(one, other): share for one, other, share in found.shared}
     names = [corpus.name for corpus in found.corpora]
-    table = Table(title="Runs of 13 words of the row that stand in the column too", title_justify="left")
+    table = Table(title="Share of the 13-grams of the row that occur in the column too", title_justify="left")
     table.add_column("")
     for name in names:
         table.add_column(name, justify="right")

@@ -101,7 +101,7 @@ def command(
 
 
 def _read(texts: dict[str, str], column: str | None) -> Mapping[str, str | Corpus]:
-    """Return name → what to read of each text; its path alone where the column of text is to be found."""
+    """Return name → corpus of each text; only its path if the text column must be detected."""
     from everlearn.data.corpus import Corpus
     from everlearn.options import path_or_id
 

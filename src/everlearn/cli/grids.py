@@ -49,7 +49,7 @@ class Showing:
         reference: the row that the others are compared with.
         shown: the rows to show; all if empty.
         only: whether cells were only to be shown, not computed.
-        quiet: whether to print only what was written, and why cells failed.
+        quiet: whether to print only the written files and the reasons of failed cells.
         as_json: whether to print JSON instead.
     """
 

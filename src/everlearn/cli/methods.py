@@ -77,7 +77,7 @@ def _capabilities(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def _narrow(row: dict[str, str]) -> dict[str, str]:
-    """Reduce a row to three columns: the paper below the title, everything else in one."""
+    """Reduce a row to three columns: the title with the paper below it, and all other properties in one column."""
     rest = [
         row["Kind"],
         *([f"needs {row['Needs']}"] if row["Needs"] != "–" else []),

@@ -22,7 +22,7 @@ def command(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate what a run will take: tokens, steps, memory, disk and time, with and without the methods."""
+    """Estimate the cost of a run: tokens, steps, memory, disk and time, with and without the methods."""
     from everlearn.commands.plan import make_plan
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet

@@ -17,7 +17,7 @@ HEADING = "Of plugins"
 
 
 def listed(known: Container[str]) -> dict[str, tuple[str, Callable[[], None]]]:
-    """Return each verb with its heading and a stand-in that has its help text; what is broken is left out.
+    """Return each verb with its heading and a placeholder that has its help text; broken plugins are omitted.
 
     Args:
         known: everlearn's own verbs.
@@ -41,7 +41,7 @@ def stand_in(text: str) -> Callable[[], None]:
 
 
 def _described(verb: str) -> tuple[str, str | None]:
-    """Return the heading and the first line of the help text; None for what cannot be imported.
+    """Return the heading and the first line of the help text; None if it cannot be imported.
 
     They are read from the source, without importing it: a plugin may import torch, and a list must answer at once. A
     verb whose source is not found is imported.
@@ -56,7 +56,7 @@ def _described(verb: str) -> tuple[str, str | None]:
     if text is None:
         try:
             text = inspect.getdoc(plugins.command_of(verb))
-        except PluginError:  # which is told after the list
+        except PluginError:  # reported after the list
             return heading, None
     return heading, (text or "").partition("\n")[0]
 
@@ -68,7 +68,7 @@ def docstring_of(module: str, is_it: Callable[[ast.FunctionDef], bool]) -> str |
 
 
 def _source(module: str) -> ast.Module:
-    """Return the syntax tree of a module, found without importing the packages that it lies in; an empty one if not."""
+    """Return the syntax tree of a module without importing its parent packages; an empty tree if there is none."""
     top, *parts = module.split(".")
     try:
         spec = importlib.util.find_spec(top)

@@ -77,7 +77,7 @@ def command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare methods and settings on your own recipe: run the missing combinations, and write one page of all."""
+    """Compare methods and settings on your own recipe: run the missing combinations, write one page."""
     from everlearn.config.recipe import load
     from everlearn.errors import RecipeError, did_you_mean
     from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_ways

@@ -38,11 +38,11 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found out about a corpus.
+    """Facts about a corpus.
 
     Attributes:
         path: as the user wrote it.
-        columns: what to read.
+        columns: the columns to read.
         documents: how many were counted.
         text_bytes: of UTF-8 in them.
         complete: whether everything was counted, or :data:`MOST_BYTES` was reached before.
@@ -50,7 +50,7 @@ class Probe:
         sample: the first documents, prompt and answer joined.
         held_out: the text that is held out where the recipe does not say otherwise; None of a large corpus.
         unread: columns of text beside a prompt and its answer.
-        glued: nothing stands between a prompt and its answer.
+        glued: whether there is no white space between a prompt and its answer.
     """
 
     path: str
@@ -66,7 +66,7 @@ class Probe:
 
     @property
     def english(self) -> bool:
-        """Whether the sample looks English, by its share of function words."""
+        """Return whether the sample looks English, judged by its share of function words."""
         words = _WORD.findall(" ".join(self.sample).lower())
         return sum(word in FUNCTION_WORDS for word in words) >= max(1.0, ENGLISH * len(words))
 
@@ -79,13 +79,13 @@ def probe(
     Args:
         path: a file, a folder, a glob, a ``suite:`` address, or the id of a dataset on the hub.
         key: the option that names it, for errors.
-        task: `sft` takes prompts and answers, `pretrain` takes text; None takes what the columns suggest.
-        learner: what learns nothing but prompts and answers, where that decided the task.
+        task: `sft` reads prompts and answers, `pretrain` reads text; None chooses by the columns.
+        learner: the method that learns prompts and answers only, if it decided the task.
         tokenizer: of the model, which writes chats.
 
     Raises:
         ModelError: the tokenizer cannot write chats.
-        DataError: it cannot be read, or has no column of text, or no prompts and answers where they are asked for.
+        DataError: it cannot be read, or has no column of text, or no prompts and answers although `task` requires them.
     """
     place = located(path, key)
     looked_at = first_rows(place, key)
@@ -123,5 +123,5 @@ def _held_out(corpus: Corpus) -> tuple[str, ...]:
 
 
 def _apart(prompt: Any, answer: Any) -> bool:
-    """Whether a blank or a line end stands between a prompt and its answer."""
+    """Return whether white space separates a prompt from its answer."""
     return bool(re.search(r"\s$", str(prompt or ""))) or bool(re.match(r"\s", str(answer or "")))

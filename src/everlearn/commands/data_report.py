@@ -1,4 +1,4 @@
-"""Look at the corpora of a recipe: sizes, lengths, samples, duplicates, and all that `validate` notes on them."""
+"""Examine the corpora of a recipe: sizes, lengths, samples, duplicates, and the notes of `validate`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 @dataclass
 class CorpusSurvey:
-    """What is in one corpus. Counts are exact but for those that say otherwise."""
+    """Contents of one corpus. Counts are exact unless stated otherwise."""
 
     name: str
     path: str
@@ -79,13 +79,13 @@ class CorpusSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """What is in the corpora of a recipe.
+    """Contents of the corpora of a recipe.
 
     Attributes:
-        block_size: tokens of a row.
+        block_size: tokens per row.
         corpora: each of them.
         leaks: what is measured on and learnt, and what corpora share.
-        findings: what should not be, in sentences.
+        findings: problems, as sentences.
     """
 
     block_size: int
@@ -95,7 +95,7 @@ class Survey:
 
     @property
     def shared(self) -> list[tuple[str, str, float]]:
-        """Share of the runs of 13 words of one corpus (first) that stand in another (second)."""
+        """Return the share of the 13-grams of one corpus (first) that occur in another (second)."""
         return [
             triple
             for pair in self.leaks.shared
@@ -126,7 +126,7 @@ class _Drawn:
 
 
 class _Reader:
-    """Reads one corpus for what is in it."""
+    """Scans one corpus."""
 
     def __init__(self, corpus: Domain, format_: TextFormat) -> None:
         self.corpus, self.format = corpus, format_
@@ -234,7 +234,7 @@ class _Reader:
         return count
 
     def _note(self, counts: dict[str, Count]) -> None:
-        """Collect what `validate` notes on the corpus too, or refuses."""
+        """Collect the notes and errors that `validate` reports for the corpus."""
         size, tokens = self.format.block_size, counts["train"].tokens
         about = any(len(sample.documents) < sample.seen for sample in (self._train, self._held_out))
         ends = self._own.kept_characters is not None
@@ -265,11 +265,11 @@ class _Reader:
 
 
 def survey(recipe: Recipe, reporter: Reporter | None = None) -> Survey:
-    """Look at every corpus of a recipe, and at what they have in common.
+    """Examine every corpus of a recipe, and their overlaps.
 
     Args:
         recipe: whose model's configuration and tokenizer are read, not its weights.
-        reporter: who is told what is being read.
+        reporter: receives progress messages.
 
     Raises:
         EverlearnError: a corpus, an end task, the configuration or the tokenizer cannot be read.

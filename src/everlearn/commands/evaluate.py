@@ -1,4 +1,4 @@
-"""``everlearn evaluate``: models that exist already, measured on what a recipe holds out and asks."""
+"""``everlearn evaluate``: evaluate existing models on the held-out text and end tasks of a recipe."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from everlearn.run.progress import Reporter
 
 @dataclass(frozen=True)
 class Named:
-    """A checkpoint and what its row is called."""
+    """A checkpoint and the label of its row."""
 
     label: str
     path: str
 
 
 def named(arguments: Sequence[str]) -> list[Named]:
-    """Checkpoints as the command line gives them: ``PATH`` or ``LABEL=PATH``; a run folder stands for its stages.
+    """Parse the checkpoints of the command line, ``PATH`` or ``LABEL=PATH``; a run folder stands for all its stages.
 
     Raises:
         RecipeError: two rows would have one label.
@@ -74,9 +74,9 @@ def evaluate(
     end_tasks: bool = True,
     reporter: Reporter | None = None,
 ) -> Results:
-    """Measure models on the held-out text and end tasks of a recipe; what was measured before is not measured again.
+    """Measure models on the held-out text and end tasks of a recipe; earlier measurements are reused.
 
-    Each is read as it is on the disk: what a method adds at test belongs to its run
+    Each is evaluated as it is on disk: additions of a method at test time belong to its run
     (:meth:`everlearn.learner.ContinualLearner.tested`).
 
     Args:
@@ -84,7 +84,7 @@ def evaluate(
         recipe: whose domains, general text, end tasks and `evaluation` count; its model and methods do not.
         folder: where cells and ``results.json`` go; the same form as a run's.
         end_tasks: whether to ask these too.
-        reporter: who is told what is going on.
+        reporter: receives progress messages.
 
     Raises:
         RunError: the recipe holds nothing out and asks nothing, or the folder is a run's.
@@ -163,7 +163,7 @@ def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
 
     Args:
         folder: where :func:`evaluate` left the cells.
-        results: what it returned.
+        results: its return value.
     """
     found = []
     for name in leading(results):

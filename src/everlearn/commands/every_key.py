@@ -26,7 +26,7 @@ def with_every_key(values: Mapping[str, Any]) -> str:
     """Return a recipe as commented YAML.
 
     Args:
-        values: what it sets, as plain data; `model` is a path, `domains` a list of mappings, `method` a list. A general
+        values: keys to set, as plain data; `model` is a path, `domains` a list of mappings, `method` a list. A general
             text whose path is None is not set.
     """
     own = dict(values)
@@ -86,7 +86,7 @@ def _group(
         key: of the recipe.
         keys: all of them in the recipe's schema, with their descriptions.
         fields: those of the group in the schema.
-        own: what is set; None: the whole group is a comment.
+        own: the keys to set; None: the group is a comment.
         listed: the group is a list of such mappings.
         others: further items of the list.
     """

@@ -23,7 +23,7 @@ HELD_OUT = 20
 
 @dataclass(frozen=True)
 class Extension:
-    """What was added.
+    """The added tokens.
 
     Attributes:
         tokens: the new ones.
@@ -50,7 +50,7 @@ def extend(
         model: where it comes from, as in a recipe.
         corpus: the domain's text.
         output: a new folder.
-        tokens: at most so many are added.
+        tokens: maximum number of tokens to add.
         initialise: how their rows begin (:func:`everlearn.model.vocabulary.extend_vocabulary`).
 
     Raises:

@@ -1,6 +1,6 @@
-"""The recipe that `everlearn init` writes: about 25 lines, from what a model and the corpora need.
+"""Write the recipe of `everlearn init`: about 25 lines, adapted to a model and corpora.
 
-What is not asked, because no model or no corpus was named, stands there as an example to edit.
+Where no model or no corpus was named, the recipe has an example to edit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WITHOUT_GENERAL = (
 
 @dataclass
 class FirstRecipe:
-    """A recipe, and what is to be said of it.
+    """A recipe with its comments and notes for the user.
 
     Attributes:
         values: the recipe as plain data; a `general` whose path is None is written as a comment.
@@ -107,7 +107,7 @@ def first_recipe(
         model: folder or hub id of the model to ask; None: an example.
         domains: name → path of each corpus to look into; None: examples.
         general: path of general text.
-        task: `sft` for prompts and answers, `pretrain` for text; None: what the columns of the corpora suggest.
+        task: `sft` for prompts and answers, `pretrain` for text. None: chosen by the columns of the corpora.
 
     Raises:
         EverlearnError: the model or a corpus cannot be read, or does not fit the task.
@@ -222,7 +222,7 @@ def _general(
 
 
 def _rate_note(probes: Mapping[str, Probe], model: ModelProbe | None) -> str | None:
-    """Say that one rate is written where some domains are text and others prompts and answers."""
+    """Return a note that text domains and prompt-answer domains share one learning rate here."""
     text = [name for name, probe in probes.items() if not probe.columns.answers]
     if model is None or not text or len(text) == len(probes):
         return None

@@ -1,4 +1,4 @@
-"""What `everlearn inspect` shows: the units of a model, who owns which parameters, what a method would hold.
+"""Compute the output of `everlearn inspect`: the units of a model, their parameters, and the mask of a method.
 
 Only the configuration is read: the model is built on the meta device, without weights.
 """
@@ -39,7 +39,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method adds to this model, or why it does not work on it."""
+    """The additions of a method to a model, or the reason why it does not support the model."""
 
     name: str
     cost: Cost
@@ -59,7 +59,7 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a model."""
+    """The structure of a model."""
 
     model: str
     model_type: str
@@ -143,7 +143,7 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
 
     Args:
         path: hub id or folder; only the configuration is read.
-        methods: names or mappings, as in a recipe; what each adds is shown.
+        methods: names or mappings, as in a recipe, whose additions are shown.
 
     Raises:
         ModelError: there is no such model, or its architecture is not known.
@@ -166,7 +166,7 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
 
 
 def _cost(method: Method, model: PreTrainedModel) -> MethodCost:
-    """Return what a method adds to the model, or why it does not work on it; what depends on the recipe is left out."""
+    """Return the additions of a method to the model, or why it does not support it, independently of the recipe."""
     # There is no tokenizer, because only the configuration is read.
     objective = OBJECTIVES[DEFAULT_OBJECTIVE[kind_of(model)]](None)  # type: ignore[arg-type]
     try:
@@ -185,7 +185,7 @@ def _owned(model: PreTrainedModel, found: Anatomy) -> dict[str, int]:
 
 
 def _groups(model: PreTrainedModel, found: Anatomy) -> list[ParameterGroup]:
-    """Embeddings, projections, norms, vocabulary head and what else there is."""
+    """Return the parameters by part: embeddings, projections, norms, vocabulary head and others."""
     units = set(found.parameter_factors({site.name: torch.ones(site.units) for site in found.sites}))
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     counted: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What may be named here: everlearn's own from tables that load nothing, what plugins add from their classes."""
+"""List the available methods: everlearn's from saved tables, without imports; those of plugins from their classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everlearn.errors import no_such_method
 
 
 def methods() -> list[dict[str, Any]]:
-    """Return the description of every method and variant; torch is loaded only where plugins may bring some."""
+    """Return the description of every method and variant; torch is imported only if a plugin may define methods."""
     listed = saved_tables.methods()
     if plugins.may_bring("methods"):
         from everlearn.commands.describe import describe_all

@@ -39,16 +39,16 @@ def merge(
         checkpoints: hub ids, folders, ``LABEL=PATH``, or runs, which stand for their stages; adapters are added to
             their base model first.
         folder: where to; it must not be there yet, or be empty.
-        way: how (``everlearn.merging.WAYS``).
-        options: of the way.
-        base: the model that they began with, for ways that read it; of the stages of one run its base model when left
-            out.
-        texts: for ways that read a text with each checkpoint: one for all, or one for each.
+        way: name of the merging method (``everlearn.merging.WAYS``).
+        options: options of the merging method.
+        base: the common base model, for merging methods that use it. Default: for stages of one run, its base
+            model.
+        texts: for merging methods that evaluate the checkpoints on text: one for all, or one for each.
         blocks: rows that are read of a text.
         reporter: shows progress; None for no output.
 
     Raises:
-        RecipeError: the way, an option or the number of checkpoints is wrong.
+        RecipeError: the merging method, an option or the number of checkpoints is wrong.
         ModelError: a checkpoint cannot be read, or they do not fit together.
         RunError: the folder is taken, or cannot be written.
     """
@@ -92,7 +92,7 @@ def _base(given: str | Path | None, listed: Sequence[Named], way: str, scratch: 
 
 
 def options_of(settings: Sequence[str]) -> Mapping[str, Any]:
-    """Options of a way as the command line gives them: ``keep=0.2``.
+    """Parse the options of a merging method from the command line: ``keep=0.2``.
 
     Raises:
         RecipeError: one is no setting, or is given twice.

@@ -1,4 +1,4 @@
-"""What `everlearn init` asks a model: its kind, its size, how long a row it reads, and the batch that fits the memory.
+"""Probe a model for `everlearn init`: its kind, size, maximum row length, and a batch that fits the memory.
 
 Its configuration and its tokenizer are read; its weights are not.
 """
@@ -36,7 +36,7 @@ class Fit:
         rows: on the device at once; 1 if nothing fits.
         needs: bytes, at the most.
         free: bytes that the machine has; None where they are not known.
-        device: what has the memory.
+        device: the device of the memory.
         half: whether it computes in bfloat16.
     """
 
@@ -52,12 +52,12 @@ class Fit:
         return self.free is None or self.needs <= ROOM * self.free
 
     def words(self) -> str:
-        """Return what it needs, for a comment."""
+        """Return the required memory, for a comment."""
         has = "" if self.free is None else f", of {size(self.free)} free on {self.device}"
         return f"about {size(self.needs)} of memory{has}"
 
     def sentence(self) -> str:
-        """Return what to do where it does not fit."""
+        """Return advice for a model that does not fit."""
         return (
             f"Training all weights with this method needs about {size(self.needs)} with one row at a time, and "
             f"{self.device} has {size(self.free or 0)} free. Use a larger machine, a smaller model, or a method that "
@@ -66,7 +66,7 @@ class Fit:
 
 
 class ModelProbe:
-    """What a model is, without its weights.
+    """Facts about a model, without its weights.
 
     Args:
         path: a folder, a ``suite:`` address, or the id of a model on the hub.
@@ -76,7 +76,7 @@ class ModelProbe:
         model_type: as transformers calls the architecture.
         parameters: how many there are.
         saved_as: the number format of the checkpoint.
-        objective: what a model of this kind learns.
+        objective: the training objective of this kind of model.
         longest: tokens that it reads at once; None where there is no limit.
 
     Raises:
@@ -104,14 +104,14 @@ class ModelProbe:
         return sum(len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
 
     def words(self) -> str:
-        """Return what it is, for a comment."""
+        """Return the kind and size of the model, for a comment."""
         return f"{self.model_type}, {size_text(self.parameters)} parameters, saved as {self.saved_as}"
 
     def task(self, task: str | None) -> str | None:
         """Return the task that it learns, if only one is possible.
 
         Raises:
-            RecipeError: it cannot learn the task that is asked for.
+            RecipeError: the model cannot learn the requested task.
         """
         if self.kind != "encoder-decoder":
             return task

@@ -1,4 +1,4 @@
-"""What a run will take, before it is started: tokens, steps, memory, disk and time, with and without the methods."""
+"""Estimate the cost of a run in advance: tokens, steps, memory, disk and time, with and without the methods."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BACKWARD = 3
 
 @dataclass(frozen=True)
 class DomainPlan:
-    """One domain: what there is of it, and how often a run goes through it. None: a stream has no known size."""
+    """One domain: its size, and the passes over it. None: a stream has no known size."""
 
     name: str
     documents: int | None
@@ -62,7 +62,7 @@ class DomainPlan:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a whole run's training, from the fastest and the slowest step that was measured."""
+    """Return the seconds of a run's training, from the fastest and the slowest step that was measured."""
 
     seconds_per_step: float
     low: float
@@ -102,7 +102,7 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take. Bytes and seconds; everything is an estimate except the counts."""
+    """The cost of a run, in bytes and seconds; all values are estimates except the counts."""
 
     domains: list[DomainPlan]
     parameters: int
@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the whole run."""
+        """Return the optimizer steps of the complete run."""
         return sum(domain.steps for domain in self.domains)
 
     @property
@@ -131,7 +131,7 @@ class Plan:
         return max(_sum(self.memory), _sum(self.measuring))
 
     def lines(self) -> list[tuple[str, str]]:
-        """For a table: what, and how much."""
+        """Return (label, amount) pairs for a table."""
         tokens = sum(domain.steps * domain.rows_per_step for domain in self.domains) * self.block_size
         fewest, most = (bound(domain.rows_per_step for domain in self.domains) for bound in (min, max))
         rows = wording.count(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"
@@ -172,12 +172,12 @@ class Plan:
 
 
 def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None = None) -> Plan:
-    """Work out what a recipe takes.
+    """Estimate the cost of a recipe.
 
     Args:
-        recipe: what would be run; nothing of it is written into its run folder.
+        recipe: the recipe; nothing is written to its run folder.
         measure: time a few steps on this machine, without the methods and with them.
-        reporter: who is told what is being done.
+        reporter: receives progress messages.
 
     Raises:
         EverlearnError: the recipe cannot be run as it is; ``everlearn validate`` lists everything that is wrong.
@@ -310,7 +310,7 @@ def _notes(learner: ContinualLearner) -> list[str]:
 
 
 def _together(parts: Sequence[tuple[int, Timing]]) -> Timing:
-    """Of all steps: how many there are of each kind, and what they take."""
+    """Count the steps of each kind, and estimate their time."""
     steps = sum(count for count, _ in parts)
     mean = sum(count * timing.seconds_per_step for count, timing in parts) / steps
     return Timing(mean, sum(timing.low for _, timing in parts), sum(timing.high for _, timing in parts))
@@ -323,7 +323,7 @@ def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
 def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Method]) -> list[float]:
     """Seconds of each measured step of a second domain under these methods, on a copy that is thrown away.
 
-    A handful of its rows stands for both domains, so that importance passes are over at once and their masks, penalties
+    A few of its rows replace both domains, so that importance passes are short and their masks, penalties
     or replayed rows are at work as in the middle of a stream.
     """
     with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Measuring", 1) as done:
@@ -380,7 +380,7 @@ def extra_rows(cost: Cost) -> str:
 
 
 def saved(cost: Cost) -> str:
-    """Say how much of the disk a method's memory takes."""
+    """Return the disk space of a method's memory, in words."""
     more = (
         f" and {wording.size(cost.disk_bytes_per_domain)} more for each domain learnt"
         if cost.disk_bytes_per_domain

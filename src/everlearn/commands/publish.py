@@ -1,4 +1,4 @@
-"""An exported folder onto the Hugging Face hub, with errors that say what to do."""
+"""Upload an exported folder to the Hugging Face hub, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def check_hub(hub_id: str) -> None:
 
 
 def push(folder: Path, hub_id: str, *, public: bool = False) -> str:
-    """Upload a folder as a model repository, which is made if it is not there.
+    """Upload a folder as a model repository, which is created if it does not exist.
 
     Args:
-        folder: what `export` made.
+        folder: an exported folder.
         hub_id: owner and name.
-        public: whether everybody may see a repository that is made now; one that is there stays as it is.
+        public: whether a newly created repository is public; an existing one keeps its visibility.
 
     Returns:
-        The address of what was uploaded.
+        The URL of the uploaded model.
 
     Raises:
-        RunError: the hub refuses it or cannot be reached; the folder is whole and can be pushed later.
+        RunError: the hub refuses the upload or cannot be reached; the folder is complete and can be uploaded later.
     """
     check_hub(hub_id)
     client = huggingface_hub.HfApi(library_name="everlearn")

@@ -1,4 +1,4 @@
-"""Read what is known of the methods and of the recipe without importing them, and torch and transformers with them.
+"""Read the saved tables of methods and of the recipe, without importing their modules, torch or transformers.
 
 The tables are written from the classes by ``python -m everlearn.commands.describe``; a test compares them.
 """
@@ -51,7 +51,7 @@ def with_arguments(
 
     Args:
         schema: without them; it is changed.
-        arguments: name → what transformers says of it.
+        arguments: name → its documentation in transformers.
         refused: names that a recipe cannot set.
         run_wide: names that a domain cannot set.
     """

@@ -1,4 +1,4 @@
-"""How long a row is and how many steps a domain has, worked out from what was found out about model and corpora."""
+"""Choose the length of a row and the steps of a domain from the facts about model and corpora."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEWEST_STEPS, MOST_PASSES = 100, 4
 """Where every domain has fewer steps than this in a pass, they are passed over again, up to four times: until then
 repeated text teaches nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 BYTES_PER_TOKEN = 4.0
-"""Of English text, where no tokenizer was asked."""
+"""For English text, if no tokenizer was loaded."""
 TRAINED = 0.95
 """Share of a corpus that is not held out."""
 
@@ -34,7 +34,7 @@ class Sizing:
     """Rows, steps and passes of a recipe.
 
     Args:
-        model: what was asked; None: rows of English text are assumed.
+        model: facts about the model; None: rows of English text are assumed.
         probes: the domains' corpora.
         general: the general text, if it was looked into.
 

@@ -13,12 +13,12 @@ from everlearn.wording import count
 
 
 def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporter | None = None) -> list[Check]:
-    """Check a recipe file: every check is made, those that need a failed one are marked as not reached.
+    """Run every check on a recipe file; checks that depend on a failed one are marked as not reached.
 
     Args:
         path: the recipe.
         overrides: ``key=value`` texts.
-        reporter: who is told what is being read.
+        reporter: receives progress messages.
     """
     found: list[Recipe] = []
 

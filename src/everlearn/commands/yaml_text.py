@@ -35,7 +35,7 @@ def flow_text(mapping: Mapping[str, Any]) -> str:
 
 
 def method_text(methods: Sequence[Mapping[str, Any]]) -> str:
-    """Return methods as a recipe has them, on one line and as short as it can be."""
+    """Return methods in recipe syntax, as short as possible on one line."""
     each = [dict(method) if len(method) > 1 else method["name"] for method in methods]
     shown = yaml.safe_dump(each[0] if len(each) == 1 else each, default_flow_style=True, sort_keys=False, width=1000)
     return str(shown).strip().removesuffix("...").strip()

@@ -11,7 +11,7 @@ from everlearn.options import home
 
 
 class Located(Protocol):
-    """What addresses need of a suite."""
+    """The part of a suite that resolves addresses."""
 
     def locate(self, inside: str) -> Path:
         """Return the file or folder at an address, given without ``suite:NAME/``."""
@@ -56,7 +56,7 @@ def suite(name: str, where: str = "") -> Located:
 
     Args:
         name: of the suite.
-        where: what the error says of the place where it was named.
+        where: describes, for the error, where the address was named.
 
     Raises:
         RecipeError: there is no suite of this name.

@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
                 shown = f"`{key.value}`" if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
                 raise _Mistake(f"line {line}: {shown} is no key: YAML does not read it as a word. Keys are words")
             if key.value in seen:
-                raise _Mistake(f"line {line}: the key `{key.value}` stands there for a second time. Remove one of them")
+                raise _Mistake(f"line {line}: the key `{key.value}` occurs a second time. Remove one of them")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -64,7 +64,7 @@ def read_yaml(path: Path, what: str = "recipe") -> dict[str, Any]:
 
     Args:
         path: the file.
-        what: what the file is, for error messages.
+        what: a description of the file, for error messages.
 
     Raises:
         RecipeError: the file cannot be read, is not valid YAML, or repeats a key; the message names the line.

@@ -66,7 +66,7 @@ class Data(Options):
 
 
 class Evaluation(Options):
-    """What is measured between domains."""
+    """Configuration of the evaluation between domains."""
 
     blocks: int = Field(default=256, ge=1)
     """Held-out rows per domain and for general text."""
@@ -113,7 +113,7 @@ class Evaluation(Options):
 
 
 class RunSettings(Options):
-    """Where the run is kept and what makes it random."""
+    """Configuration of the run folder and the random seed."""
 
     name: str = "run"
     """Name in tables and on the report."""
@@ -170,7 +170,7 @@ class Stop(Options):
     every: int = Field(default=50, ge=1)
     """Steps between two measurements."""
     then: Literal["end", "lower", "warn"] = "end"
-    """What happens beyond a bound: the domain ends; or it goes on from its best step with half of the learning rate, up
+    """What happens beyond a bound: the domain ends; or it continues from its best step with half the learning rate, up
     to three times, and then ends; or there is only a warning."""
 
 
@@ -188,7 +188,7 @@ def _tasks(value: Any) -> Any:
 
 
 class Recipe(Options):
-    """A whole run."""
+    """Configuration of a complete run."""
 
     model: Model
     """The language model that is trained."""
@@ -211,13 +211,13 @@ class Recipe(Options):
     """What a domain's optimizer begins with: nothing, or the state that the domain before ended with (moments and their
     step counts, saved with each stage; learning rates follow `train`)."""
     evaluation: Evaluation = Evaluation()
-    """What is measured between domains."""
+    """Configuration of the evaluation between domains."""
     stop: Stop | None = None
     """When a domain ends before its last step, because the model forgets."""
     report: ReportSettings = ReportSettings()
     """How the report judges the run."""
     run: RunSettings = RunSettings()
-    """Where the run is kept and what makes it random."""
+    """Configuration of the run folder and the random seed."""
     plugins: tuple[str, ...] = ()
     """Installed modules to import before the recipe is read: they register methods, tasks or metrics of their own.
     Packages that declare entry points are found without it."""

@@ -1,4 +1,4 @@
-"""Chats: lists of messages, written by the tokenizer's own template; what the assistant says is learnt."""
+"""Convert chats, lists of messages, with the tokenizer's template; the assistant's messages are learnt."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def _wrong(where: str, column: str, what: str, value: Any) -> DataError:
 
 
 class ChatFormat:
-    """Write chats as token ids, and tell which of them are learnt.
+    """Converter from chats to token ids, with a mark on those that are learnt.
 
     Args:
         tokenizer: of the model; it needs a chat template.
 
     Raises:
-        ModelError: it has none, or cannot tell where in a text its tokens are.
+        ModelError: it has none, or has no character offsets of its tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -109,7 +109,7 @@ class ChatFormat:
         return str(self._applied(messages, tokenize=False))
 
     def learnt(self, messages: Sequence[Message]) -> list[str]:
-        """Return what the assistant says, as far as it is learnt."""
+        """Return the assistant's messages that are learnt."""
         return [each.content for number, each in enumerate(messages) if each.role == ASSISTANT and self._taught(number)]
 
     def _taught(self, number: int) -> bool:

@@ -50,7 +50,7 @@ class Columns(NamedTuple):
 
     @property
     def answers(self) -> bool:
-        """Whether only answers are learnt, or what an assistant says."""
+        """Whether only answers, or the assistant's messages of a chat, are learnt."""
         return self.target_column is not None or self.messages_column is not None
 
     @property
@@ -93,7 +93,7 @@ def choose_columns(
         rows: the first ones of the corpus.
         path: of it, for errors.
         task: `sft` takes prompts and answers, or chats; `pretrain` takes text; None takes what the columns suggest.
-        learner: what learns nothing but prompts and answers, where that decided the task.
+        learner: the method that learns prompts and answers only, if it decided the task.
 
     Raises:
         DataError: there are none.
@@ -152,7 +152,7 @@ def _message(value: Any) -> bool:
 
 
 def text_columns(rows: Sequence[Mapping[str, Any]], shortest: int = 1) -> set[str]:
-    """Return the columns that hold text in some row, and nothing else in any; of so many characters on average."""
+    """Return the columns that contain only text, with at least `shortest` characters on average."""
     names = {name for row in rows for name in row}
     values = {name: [row[name] for row in rows if row.get(name)] for name in names}
     return {
@@ -181,7 +181,7 @@ def first_rows(path: str, key: str) -> list[Mapping[str, Any]]:
 
 
 def _names(file: Path) -> tuple[str, ...]:
-    """Return the columns to ask a reader for so that it gives all of them: Parquet gives no others."""
+    """Return all columns of a file by name; a Parquet reader returns only the columns that it is asked for."""
     if format_of(file) != ".parquet":
         return ()
     missing = ("",)  # a table that lacks a column gives one row that names those there are

@@ -1,4 +1,4 @@
-"""What a corpus and a domain are in a recipe."""
+"""Define the corpus and the domain of a recipe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FORMS = {"messages_column": (*_PROMPTS, "fill_in_middle"), "target_column": ("m
 class Document(NamedTuple):
     """One text, a prompt and its answer, or a chat.
 
-    Of a chat `text` is what is said to the assistant, and `target` what the assistant says.
+    For a chat, `text` holds the messages to the assistant and `target` those of the assistant.
     """
 
     text: str
@@ -52,7 +52,7 @@ class Document(NamedTuple):
 
 
 class Reads(Options):
-    """Base of what names files in a recipe, and reads them under the recipe's limits."""
+    """Base class of recipe groups that name files and read them within the recipe's limits."""
 
     _limits: Limits = PrivateAttr(default_factory=Limits)
 
@@ -113,7 +113,7 @@ class Corpus(Reads):
 
     @property
     def answers(self) -> bool:
-        """Whether only a part of each document is learnt: an answer, or what an assistant says."""
+        """Whether only a part of each document is learnt: an answer, or the assistant's messages."""
         return self.target_column is not None or self.messages_column is not None
 
     @property
@@ -189,7 +189,7 @@ class Domain(Corpus):
         own = {key: raw[key] for key in HANDED_DOWN if key in raw}
 
         def given(source: dict[str, Any]) -> dict[str, Any]:
-            """Return what a source takes over: not how prompts are read if it has chats, and the other way round."""
+            """Return the keys that a source inherits: with chats none of prompts, and vice versa."""
             left = {key for form, keys in _FORMS.items() if source.get(form) is not None for key in keys}
             return {key: value for key, value in own.items() if key not in left} | source
 

@@ -1,4 +1,4 @@
-"""The documents of a corpus, wherever it lies: in order, each with the position behind it."""
+"""Read the documents of a corpus, local or remote, in order, each with the position after it."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def read_documents(
     """Yield every document that is not blank, in order, each with the position behind it.
 
     Args:
-        corpus: what to read.
-        position: JSON from an earlier call: reading goes on there. Local files: file number, row and byte offset; hub
+        corpus: the corpus to read.
+        position: JSON from an earlier call, from which to continue. Local files: file number, row and byte offset; hub
             streams: the state of the ``datasets.IterableDataset``.
         skipped: counts the rows that hold no text.
 
@@ -209,7 +209,7 @@ def same_file(some: Sequence[Path], others: Sequence[Path]) -> tuple[Path, Path]
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:
-    """Return a hash of a corpus; the same documents have the same one, wherever their files lie.
+    """Return a hash of a corpus; it depends on the documents, not on the location of their files.
 
     Files up to 64 MB count by content, larger ones by size and time of change, hub data by id and commit.
     """

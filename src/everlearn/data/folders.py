@@ -33,7 +33,7 @@ class Inside:
     Attributes:
         read: the files to read.
         others: split → files that are not read.
-        split: split that is read; "" if the names of the files do not tell splits apart.
+        split: split that is read; "" if the file names do not indicate splits.
     """
 
     read: list[Path]
@@ -41,7 +41,7 @@ class Inside:
     split: str = ""
 
     def note(self, name: str) -> str | None:
-        """Say which splits of a corpus are not read; None if there are none."""
+        """Return a note on the splits of a corpus that are not read; None if there are none."""
         if not self.others:
             return None
         rest = ", ".join(f"{split} ({len(files)})" for split, files in self.others.items())
@@ -52,7 +52,7 @@ class Inside:
 
 
 def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = "train") -> Inside:
-    """Return what to read of a folder, in a stable order; hidden files and folders are left out.
+    """Return the files to read in a folder, in a stable order; hidden files and folders are omitted.
 
     Args:
         folder: the folder.
@@ -91,7 +91,7 @@ def _is_card(path: Path, suffix: str | None) -> bool:
 
 
 def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Group files by the split that their names tell; empty if one of them tells none."""
+    """Group files by the split in their names; empty if any name has none."""
     found: dict[str, list[Path]] = {}
     for path in files:
         split = split_of(path)

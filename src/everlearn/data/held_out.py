@@ -17,14 +17,14 @@ FAR = 4
 class OwnHeldOut:
     """Splits a corpus' documents into those to learn from and those to measure on.
 
-    A document is held out by a hash of its text: the same ones in any order, and one that comes twice is on one side.
+    A document is held out by a hash of its text: the split does not depend on order, and duplicates are on one side.
     Where that holds out far more or less text than the share asks for, as in a corpus that is one long text or in which
     one document is longer than all others together, the end of the corpus is held out instead, from the end of a
     paragraph, line or sentence on; nothing of it is learnt.
     """
 
     def __init__(self, corpus: Corpus, share: float) -> None:
-        """Measure what the hash would hold out; a stream, which is read once, is split by the hash alone."""
+        """Measure the share that the hash would hold out; a stream, which is read once, is split by the hash alone."""
         self.corpus, self.share = corpus, share
         self.kept_characters = self._needs_end() if share > 0 and not corpus.streaming else None
         """Length of the text before the end that is held out; None where documents are held out by their hash."""
@@ -60,11 +60,11 @@ class OwnHeldOut:
 
 
 def is_far(held_out: float, asked: float) -> bool:
-    """Whether held out and learnt from are far from the shares of the text that were asked for.
+    """Return whether the held-out and training shares of the text are far from the configured ones.
 
     Args:
         held_out: share of the text that is held out.
-        asked: share that should be.
+        asked: the configured share.
     """
     return not asked / FAR <= held_out <= asked * FAR or (1 - held_out) * FAR < 1 - asked
 

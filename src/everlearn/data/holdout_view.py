@@ -1,4 +1,4 @@
-"""A source without some of its blocks: what is held out is given in no pass and in no order."""
+"""A source without some of its blocks: held-out blocks appear in no pass and in no order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Without(DeferredBlocks):
     """
 
     def __init__(self, source: BlockSource, blocks: Iterable[Block]) -> None:
-        """Leave `blocks` out of `source`, of which one pass is read to count what is left.
+        """Exclude `blocks` from `source`; one pass is read to count the remaining blocks.
 
         Raises:
             DataError: nothing is left.
@@ -40,7 +40,7 @@ class Without(DeferredBlocks):
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Of the source and of what is left out."""
+        """Hash of the source and of the excluded blocks."""
         return hash_of(self._source.fingerprint, "without", *sorted(mark.hex() for mark in self._apart))
 
     def __next__(self) -> Block:

@@ -30,7 +30,7 @@ def load(corpus: Corpus, instead: str = "set `path` to a file", cache: Path | No
 
     Args:
         corpus: names it.
-        instead: what to do where it cannot be reached, for the error message.
+        instead: an alternative if the hub cannot be reached, for the error message.
         cache: where `datasets` keeps what it converts; its default folder when None. In that folder, another folder of
             the same name that was loaded before counts as the same data set, so a data set that may change needs a
             cache of its own.
@@ -63,7 +63,7 @@ def check(corpus: Corpus) -> None:
     """Ask the hub whether the data set, its split and its columns exist, without downloading it.
 
     Raises:
-        DataError: it cannot be reached or lacks what the corpus names.
+        DataError: the hub cannot be reached, or lacks the dataset, split or column.
     """
     import datasets
 
@@ -79,7 +79,7 @@ def check(corpus: Corpus) -> None:
 
 
 def version(corpus: Corpus) -> list[str]:
-    """Return the addresses of what was downloaded, which contain the commit; empty where the hub does not tell."""
+    """Return the URLs of the downloaded files, which contain the commit; empty if the hub does not report it."""
     return [] if corpus.streaming else sorted(load(corpus).info.download_checksums or {})
 
 

@@ -18,7 +18,7 @@ CUT = 16
 
 
 class _Objects:
-    """Reads JSON objects, and knows when one of the wanted names stands in an object twice."""
+    """Parse JSON objects, and detect requested names that occur twice in an object."""
 
     def __init__(self, wanted: Sequence[str]) -> None:
         self.wanted = wanted
@@ -90,7 +90,7 @@ class _Array:
         return self._next() == "["
 
     def _more(self) -> bool:
-        """Drop what has been parsed and read on, as much again as is left, so that a long item costs linear time."""
+        """Drop the parsed part and read as much again as remains, so that a long item takes linear time."""
         done, rest = self._text[: self._at], self._text[self._at :]
         ends = done.count("\n")
         self._column = len(done) - done.rfind("\n") - 1 if ends else self._column + len(done)

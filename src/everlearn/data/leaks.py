@@ -44,10 +44,10 @@ WORTH_SAYING = 0.01
 
 @dataclass(frozen=True)
 class Leak:
-    """Texts that are measured on and stand in a corpus' training text.
+    """Evaluation texts that occur in the training text of a corpus.
 
     Attributes:
-        texts: what they are, in words.
+        texts: a description of the texts.
         corpus: whose training text.
         own: whether they are held-out documents of this very corpus.
         count: how many.
@@ -64,7 +64,7 @@ class Leak:
 
     @property
     def share(self) -> float:
-        """Share of the texts that stand in the training text."""
+        """Return the share of the texts that occur in the training text."""
         return self.count / self.of
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class SharedText:
-    """What the training text of two corpora has in common.
+    """The overlap of the training texts of two corpora.
 
     Attributes:
         one: a corpus.
@@ -97,7 +97,7 @@ class SharedText:
         documents: identical documents.
         fewest: different documents of the corpus that has fewer.
         of_one: share of the first one's runs of 13 words that the other has too.
-        of_other: the same the other way round.
+        of_other: the same in the opposite direction.
     """
 
     one: str
@@ -113,7 +113,7 @@ class SharedText:
         return max(self.of_one, self.of_other) >= WORTH_SAYING or self.documents >= WORTH_SAYING * max(self.fewest, 1)
 
     def sentence(self, general: str | None) -> str:
-        """Say it, with what follows from it where one of the two is the general text."""
+        """Return a sentence on the overlap, with its consequence if one of the two is the general text."""
         drift = f": the drift of '{general}' is not that of unseen text." if general in (self.one, self.other) else "."
         return (
             f"'{self.one}' and '{self.other}' share text: {wording.count(self.documents, 'document')} to the letter, "
@@ -130,7 +130,7 @@ class LeakCheck:
         shared: of each two corpora.
         looked_for: texts of each group that were looked for.
         characters: of the training text that was searched.
-        partial: sentences about what was not looked at.
+        partial: sentences about texts that were not searched.
     """
 
     leaks: list[Leak] = field(default_factory=list)
@@ -140,7 +140,7 @@ class LeakCheck:
     partial: list[str] = field(default_factory=list)
 
     def notes(self, general: str | None = None) -> list[str]:
-        """Return what is worth saying, in sentences.
+        """Return the findings above the threshold for reporting, as sentences.
 
         Args:
             general: name of the general text.
@@ -150,10 +150,10 @@ class LeakCheck:
         return leaks + shared + self.partial
 
     def leaked(self, tests: Mapping[str, str]) -> dict[str, float]:
-        """Return what is measured on and stands in training text, with the largest share in any corpus.
+        """Return the evaluation texts that occur in training text, with the largest share in any corpus.
 
         Args:
-            tests: words for a group of texts, as in `looked_for` → what scores of it are called.
+            tests: words for a group of texts, as in `looked_for` → name of its scores.
         """
         found: dict[str, float] = {}
         for leak in self.leaks:
@@ -162,14 +162,14 @@ class LeakCheck:
         return found
 
     def scope(self) -> str:
-        """Say what was looked for, and where."""
+        """Return a sentence on which texts were searched for, and where."""
         texts = ", ".join(counted(count, name) for name, count in self.looked_for.items() if count)
         searched = wording.size(self.characters)
         return f"looked for {texts} in {searched} of training text" if texts else "no held-out text to look for"
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LeakCheck:
-        """Read what ``asdict`` made."""
+        """Restore the object from the result of ``asdict``."""
         leaks, shared = [Leak(**leak) for leak in raw["leaks"]], [SharedText(**pair) for pair in raw["shared"]]
         return cls(leaks, shared, raw["looked_for"], raw["characters"], raw["partial"])
 
@@ -184,7 +184,7 @@ def check_leaks(
 
     Args:
         corpora: the domains, and the general text.
-        tests: other texts that are measured on, by what they are in words ("test examples of 'topics'").
+        tests: other evaluation texts by their display name ("test examples of 'topics'").
         cache: folder that keeps the outcome, as of :func:`everlearn.data.prepare.prepare`.
         phase: opens the phase, which counts documents that are read, where the outcome is not kept yet.
 
@@ -194,7 +194,7 @@ def check_leaks(
     parts = [(corpus.name, part) for corpus in corpora for part in corpus.parts]
     path = cache_folder(cache) / "leaks" / f"{_fingerprint([part for _, part in parts], tests)}.json"
     if path.is_file():
-        with contextlib.suppress(EverlearnError, KeyError, TypeError):  # damaged: it is made again
+        with contextlib.suppress(EverlearnError, KeyError, TypeError):  # damaged: it is rebuilt
             return LeakCheck.from_json(read_json(path))
     with phase("Looking for held-out text in the training text", None) as progress:
         outcome = _Check(parts, tests, progress).outcome()
@@ -210,17 +210,17 @@ def counted(number: int, texts: str) -> str:
 
 
 def held_out_of(name: str) -> str:
-    """Say what of a corpus is measured on."""
+    """Return the display name of the held-out documents of a corpus."""
     return f"held-out documents of '{name}'"
 
 
 def kept_rows_of(name: str) -> str:
-    """Say what a run has kept of a corpus that is not read any more."""
+    """Return the display name of the stored held-out rows of a corpus."""
     return f"held-out rows of '{name}'"
 
 
 def examples_of(name: str) -> str:
-    """Say what of an end task is measured on."""
+    """Return the display name of the test examples of an end task."""
     return f"test examples of '{name}'"
 
 
@@ -274,7 +274,7 @@ class _Texts:
             self.shorten()
 
     def shorten(self) -> None:
-        """Leave out what is too much."""
+        """Truncate the lists that are too long."""
         if self._length <= LOOKED_FOR or len(self.kept) == 1:
             return
         self.kept.sort()

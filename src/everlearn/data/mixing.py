@@ -14,7 +14,7 @@ from everlearn.seeding import seed_for
 
 
 class Mixture(BlockSource):
-    """Takes the next block from whichever source keeps every share of the tokens within one block of what was asked.
+    """Draw each block from the source that keeps every share of the tokens within one block of the configured one.
 
     The choice is the quota method of Balinski and Young ("The quota method of apportionment", Amer. Math. Monthly 82,
     1975): among the sources that are not ahead of their share after this block, the one that has the fewest tokens
@@ -23,7 +23,7 @@ class Mixture(BlockSource):
     to about the longest block.
 
     Attributes:
-        asked: name to share of the tokens; sums to 1.
+        asked: name → configured share of the tokens; sums to 1.
         tokens: name to tokens given so far.
     """
 
@@ -147,7 +147,7 @@ class Concatenation(Mixture):
     order of its own, so every order of all the rows is equally likely.
 
     Attributes:
-        asked: name to share of the rows.
+        asked: name → configured share of the rows.
     """
 
     def __init__(self, sources: Sequence[tuple[str, BlockSource, int]], seed: int, name: str = "concatenation") -> None:
@@ -183,7 +183,7 @@ class Concatenation(Mixture):
 def shares(source: BlockSource) -> list[dict[str, Any]]:
     """Return the share of each source of a mixture, and of each source that these are mixed from.
 
-    Each entry has the source's name, its share of the tokens (of a :class:`Concatenation` of the rows) as asked for and
+    Each item has the source's name, its share of the tokens (of the rows in a :class:`Concatenation`) as configured and
     as realised so far, and the tokens that it gave. The list is empty for a source that is no mixture.
     """
     found: list[dict[str, Any]] = []

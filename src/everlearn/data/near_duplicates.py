@@ -14,7 +14,7 @@ from everlearn.data.shingles import Words
 RUN = 13
 """Words of a run that two texts do not share by chance (Brown et al., arXiv 2005.14165, appendix C)."""
 SHORTEST = 5
-"""Words that a text must have to be looked for: a shorter one stands in any corpus by chance."""
+"""Minimum number of words of a text to search for; a shorter one occurs in any corpus by chance."""
 LEAKED = 0.5
 """Share of a text's runs from which on it counts as standing in a corpus."""
 NEAR_RUN, BINS, ROWS = 5, 64, 4
@@ -133,7 +133,7 @@ class Probes:
         """Look for these texts too.
 
         Args:
-            group: what they are, for the counts.
+            group: name of the group, for the counts.
             words: of the texts.
             keys: a number of each text that identical ones share (:func:`text_key`).
         """
@@ -204,7 +204,7 @@ class Search:
     def __init__(self, probes: Probes, values: dict[int, np.ndarray]) -> None:
         self.probes, self.values = probes, values
         self.seen = {length: np.zeros(len(runs), bool) for length, runs in values.items()}
-        # Most runs of a corpus stand in no probe: a table of 2^24 bits of their hashes says so at once.
+        # Most n-grams of a corpus occur in no probe: a table of 2^24 bits of their hashes rejects them quickly.
         self._tables = {length: _table(runs) for length, runs in values.items()}
 
     def add(self, words: Words) -> None:

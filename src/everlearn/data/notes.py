@@ -1,6 +1,6 @@
-"""Sentences about the text of a recipe that a reader of its results should know: what is skipped, cut, or not held out.
+"""Notes on the text of a recipe for readers of its results: rows that are skipped, cut, or not held out.
 
-`everlearn data`, `validate` and `run` say the same about the same text. What is measured on and learnt from at once is
+`everlearn data`, `validate` and `run` give the same notes on the same text. Text that is both learnt and evaluated is
 in :mod:`everlearn.data.leaks`.
 """
 
@@ -26,7 +26,7 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
     Args:
         corpora: of a recipe.
         prepared: those of them that have been read.
-        block_size: tokens of a row.
+        block_size: tokens per row.
     """
     read = [corpus for corpus in corpora if corpus.name in prepared]
     notes = [
@@ -39,7 +39,7 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
 
 
 def _splits(corpora: Sequence[Domain]) -> list[str]:
-    """Say of which splits of a folder nothing is read."""
+    """Return a note on the splits of a folder that are not read."""
     folders = [(corpus, place) for corpus in corpora if (place := Path(corpus.path).expanduser()).is_dir()]
     found = [inside(place, format_of, corpus.split).note(corpus.name) for corpus, place in folders]
     return [note for note in found if note is not None]
@@ -56,12 +56,12 @@ def notes_on(
     """Return the notes on one corpus.
 
     Args:
-        corpus: whose text it is.
-        counts: what was packed of it, by part (`train`, `validation`).
+        corpus: the corpus.
+        counts: packed rows and tokens by part (`train`, `validation`).
         skipped: rows without text.
-        end_held_out: whether its end is held out instead of some of its documents.
-        block_size: tokens of a row.
-        about: whether counts of tokens are estimates.
+        end_held_out: whether the end of the corpus is held out instead of a sample of documents.
+        block_size: tokens per row.
+        about: whether the numbers of tokens are estimates.
     """
     name, notes = corpus.name, []
     if skipped:
@@ -96,7 +96,7 @@ def _share_note(corpus: Domain, counts: Mapping[str, Count]) -> str | None:
 
 
 def _cut_note(corpus: Domain, count: Count, block_size: int, about: bool) -> str | None:
-    """Say how many examples do not fit into a row."""
+    """Return a note on the examples that do not fit into a row."""
     if not count.truncated:
         return None
     beginning = " first" if corpus.streaming else ""

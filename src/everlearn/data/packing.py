@@ -75,7 +75,7 @@ class Count:
 
 
 class Packer(Protocol):
-    """Documents in, blocks out; what does not fill a block yet is kept."""
+    """Pack documents into blocks; keep the remainder until it fills one."""
 
     count: Count
 
@@ -83,24 +83,24 @@ class Packer(Protocol):
         """Return the blocks that these documents complete."""
 
     def finish(self) -> list[Block]:
-        """Return what is left at the end of the corpus, as far as it makes blocks; the packer is empty afterwards."""
+        """Return the blocks that remain at the end of the corpus, and empty the packer."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what does not fill a block yet, as JSON."""
+        """Return the tokens that do not fill a block yet, as JSON."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restore the result of :meth:`state_dict`."""
 
 
 class TextPacker:
-    """Concatenates documents and cuts the tokens into blocks of one size; what is left at the end is dropped.
+    """Concatenates documents and cuts the tokens into blocks of one size; the remainder at the end is dropped.
 
-    A document that does not end in its block goes on in the next one, as that block's segment 0.
+    A document that does not end in its block continues in the next one, as that block's segment 0.
 
     Args:
         encoder: of the model.
         block_size: tokens in a block.
-        labelled: whether each block says that all of it is learnt, as blocks with answers say what is.
+        labelled: whether each block has explicit labels (all of its tokens), as blocks with answers do.
         infilled: share of the documents that are written as prefix, suffix and middle.
     """
 
@@ -306,7 +306,7 @@ class AnswerPacker(_ExamplePacker):
 
 
 class ChatPacker(AnswerPacker):
-    """Chats, written by the tokenizer's template, with labels on what the assistant says.
+    """Packs chats, formatted by the tokenizer's template, with labels on the assistant's messages.
 
     A chat that is too long loses its end. One of which nothing is left to learn is left out.
     """
@@ -403,7 +403,7 @@ def packer_of(
 
 
 def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:
-    """Return what a fingerprint must contain besides settings and text: how rows are packed, how chats are written."""
+    """Return further parts of a fingerprint: how rows are packed and how chats are formatted."""
     if corpus.messages_column is not None:
         return (ChatFormat(encoder.tokenizer).fingerprint,)
     if corpus.beside_answers:
@@ -414,9 +414,9 @@ def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:
 
 
 def masks_for(tokens: int) -> int:
-    """Return how many masks a masked model sees for an answer of so many tokens: the next multiple of eight.
+    """Return the number of masks that replace an answer of this many tokens: the next multiple of eight.
 
-    The tokens include the answer's end. Were the masks as many as the answer has, their number alone would tell two
+    The tokens include the answer's end. With one mask per token, the number of masks alone would distinguish two
     answers of different length apart, and nothing else would be learnt (arXiv 2009.07118 takes as many as the longest
     answer has). Answers of up to seven tokens look alike; a task whose answers are partly longer still tells them apart
     by this.

@@ -1,4 +1,4 @@
-"""How a loop that takes long tells people of itself, without knowing who they are."""
+"""Report the progress of long loops, independently of how it is displayed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 
 
 class Phase(Protocol):
-    """Opens a phase under a name for people."""
+    """Open a named phase of a long computation."""
 
     def __call__(self, text: str, total: int | None, /) -> AbstractContextManager[Callable[[int], None]]:
         """Open a phase under a name, with its number of steps, None where it is not known.
 
-        Entering it gives a function that is told how many steps are done.
+        Entering the context returns a function to call with the number of completed steps.
         """
 
 

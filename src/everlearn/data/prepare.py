@@ -1,4 +1,4 @@
-"""A corpus made ready for training: tokenised once, cached on disk, memory-mapped from then on."""
+"""Prepare a corpus for training: tokenised once, cached on disk, memory-mapped from then on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation")
 FACTS = 2
-"""Version of the facts about the blocks (``facts.json``); folders with an older one are made again."""
+"""Version of the facts about the blocks (``facts.json``); folders with an older one are rebuilt."""
 FORMAT = 1
 """Part of every cache key: raise it when blocks are made differently."""
 STREAM_HELD_OUT = 2000
@@ -40,7 +40,7 @@ class Prepared:
     """A corpus as blocks.
 
     Attributes:
-        train: what to learn from.
+        train: the training blocks.
         validation: held-out blocks; None when the recipe holds nothing out.
         documents: trained on; None when streaming.
         tokens: of these documents, special tokens included; None when streaming.
@@ -48,11 +48,11 @@ class Prepared:
         bytes_per_token: UTF-8 bytes a predicted token stands for, exactly, over the held-out text (over the training
             text when nothing is held out). Special tokens do not count, but for the end token where it is predicted
             (decoders, and answers). Bits per byte = nats per token / ln 2 / this.
-        counts: what was packed, by part (`train`, `validation`); of a stream its beginning.
+        counts: packed rows and tokens by part (`train`, `validation`); for a stream, those of its beginning.
         fingerprint: of text, tokenizer and settings.
         skipped: rows that hold no text; of a stream, as far as it was read.
         end_held_out: whether the end of the corpus is held out, because a share of its documents would be far from the
-            share of its text that was asked for.
+            configured share of its text.
     """
 
     train: BlockSource
@@ -121,7 +121,7 @@ def cache_folder(given: str | Path | None) -> Path:
 
 @dataclass(frozen=True)
 class _Work:
-    """Everything that decides what the blocks are."""
+    """All inputs that determine the blocks."""
 
     corpus: Corpus
     name: str
@@ -145,7 +145,7 @@ class _Work:
         return hash_of(self.encoder.fingerprint, *settings, *texts)
 
     def build(self, folder: Path, progress: Callable[[int], None]) -> None:
-        """Write both parts and their facts into a new folder; `progress` is told how many documents are done."""
+        """Write both parts and their metadata to a new folder; call `progress` with the number of documents done."""
         skipped, own = Skipped(), OwnHeldOut(self.corpus, self.share)
         with ExitStack() as stack:
             packers = {part: self._packer(part) for part in PARTS}
@@ -274,13 +274,13 @@ def prepare(
         kind: of the model.
         block_size: tokens in a block; the longest prompt for an encoder-decoder.
         seed: of the order.
-        cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is made again. None
+        cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is rebuilt. None
             is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
         name: instead of the domain's.
         target_size: the longest answer, for text-to-text; `block_size` when None.
-        isolated: whether documents that share a block are hidden from each other; it decides what is predicted, and so
-            what a byte costs, not what the blocks are.
-        progress: told how many documents of a source are tokenised.
+        isolated: whether documents in a block are hidden from each other; it changes what is predicted and thus the
+            loss per byte, but not the blocks.
+        progress: called with the number of tokenised documents of a source.
 
     Raises:
         DataError: the corpus cannot be read, is smaller than a block, or does not fit the kind of model.
@@ -329,7 +329,7 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
     ]
     validation, width = None, 0.0
     if held:
-        # As many rows as there are, in the proportions that are asked for.
+        # As many rows as there are, in the configured proportions.
         most = min(len(blocks) / weight for blocks, weight, _ in held)
         counts = [max(1, int(most * weight)) for _, weight, _ in held]
         chosen = [blocks.take(blocks.order(0)[:count]) for (blocks, _, _), count in zip(held, counts, strict=True)]

@@ -1,6 +1,6 @@
 """Rows out of files, one at a time, each with the exact place where the next one starts.
 
-The line formats count bytes themselves, so that reading goes on at a byte offset instead of skipping rows; compressed
+Readers of line formats count bytes, so that reading resumes at a byte offset instead of skipping rows; compressed
 files are decompressed up to it.
 """
 
@@ -120,9 +120,9 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
     """Return every file that a path, folder or glob stands for, in a stable order.
 
     Args:
-        path: as a user wrote it; what a URL names is fetched first (:mod:`everlearn.data.remote`).
+        path: as written by the user; a URL is downloaded first (:mod:`everlearn.data.remote`).
         key: the recipe's key, for errors; `train`, `validation` and `test` are also the split of a folder.
-        split: of a folder whose files' names tell splits apart; by default that of the key, or `train`.
+        split: the split to read of a folder whose file names indicate splits. Default: that of the key, or `train`.
 
     Raises:
         DataError: there is none, or a format is not known; the sentence names the nearest file.
@@ -183,10 +183,10 @@ def read_rows(
     Args:
         path: of a known format (:func:`resolve_files`).
         columns: that every row must have.
-        row: to start at (0 is the first), as a :class:`Row` before it said in ``next_row``.
-        offset: its byte offset, as ``next_offset`` said.
+        row: index of the first row to read, the ``next_row`` of a previous :class:`Row`.
+        offset: byte offset of that row, the ``next_offset`` of a previous :class:`Row`.
         whole: a text file is one row, not one a line.
-        limits: of a row and of what a compressed file unpacks to.
+        limits: maximum size of a row and of a decompressed file.
         gaps: a row may lack a column, which is None there; a file may not.
 
     Raises:

@@ -25,13 +25,13 @@ def without_query(url: str) -> str:
 
 
 def cache() -> Path:
-    """Return the folder that keeps what was fetched."""
+    """Return the folder of downloaded files."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "remote"
 
 
 @functools.cache
 def fetched(url: str, key: str, known: Callable[[Path], str | None]) -> Path | tuple[Path, ...]:
-    """Fetch a file, the files that a pattern matches, or a folder; what is unchanged there is not fetched again.
+    """Download a file, the files that match a pattern, or a folder; unchanged files are not downloaded again.
 
     The place is listed once in a process, so that all of a run reads the same files.
 
@@ -90,6 +90,6 @@ def _local(name: str, root: str | None) -> Path:
 
 
 def _version(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what tells two versions of a file apart: size, time of change, or digest, as far as they are known."""
+    """Return what identifies a version of a file: its size, modification time or digest, as far as they are known."""
     kept = ("size", "etag", "lastmodified", "last-modified", "mtime", "created", "content-md5", "digest", "generation")
     return sorted((name, str(value)) for name, value in info.items() if name.lower() in kept)

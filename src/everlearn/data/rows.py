@@ -1,4 +1,4 @@
-"""What every reader gives: a row, and where the next one starts."""
+"""Define the row that every reader yields, with the position of the next one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ a table that lacks a wanted one gives a single row that names those there are.""
 
 
 def refuse_repeated(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse a table in which a wanted column stands more than once.
+    """Refuse a table in which a requested column occurs more than once.
 
     Raises:
         DataError: one does.

@@ -1,6 +1,6 @@
-"""Hash runs of words by the million, with arrays and no loop over words: near-duplicates and leaks are told by them.
+"""Hash word n-grams with vectorised array operations, to find near-duplicates and leaks.
 
-A word is what stands between characters that are no letters or digits, in lower case; in writing without blanks each
+A word is a maximal sequence of letters and digits, in lower case; in writing without blanks each
 character is a word. A run of n words has a 64-bit hash: a polynomial over its bytes, from differences of running sums.
 """
 
@@ -50,7 +50,7 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def _slices(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return hashes of slices, equal wherever the same values stand; the last steps spread them (splitmix64)."""
+    """Return hashes of slices, equal for equal values; the last steps spread the bits (splitmix64)."""
     size = 1 << max(10, len(sums).bit_length())
     value = (sums[ends] - sums[starts]) * _powers(True, size)[starts]
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -77,7 +77,7 @@ class Words:
         return np.bincount(self.document, minlength=self.documents)
 
     def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the hashes of all runs of so many words, and the document of each; no run crosses documents."""
+        """Return the hashes of all n-grams of `words` words, and the document of each; no n-gram crosses documents."""
         count = len(self.hashes) - length + 1
         if count <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Blocks made while training: nothing is stored, and the state still gives the same continuation exactly."""
+"""Build blocks during training: nothing is stored, and a restored state continues with exactly the same blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StreamedBlocks(BlockSource):
         """Prepare to read; no file is opened yet.
 
         Args:
-            corpus: what to read.
+            corpus: the corpus to read.
             tokenizer: of the model.
             kind: of the model.
             block_size: tokens in a block; the longest prompt for an encoder-decoder.
@@ -211,7 +211,7 @@ def too_little_held_out(name: str, corpus: Corpus, count: Count, block_size: int
     Args:
         name: of the corpus.
         corpus: whose held-out text it is.
-        count: what there is of it.
+        count: size of the beginning of the stream.
         block_size: tokens of a block.
     """
     asked = getattr(corpus, "validation", None)

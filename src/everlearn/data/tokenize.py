@@ -16,22 +16,22 @@ Kind = Literal["encoder", "decoder", "encoder-decoder"]
 
 
 class Encoder:
-    """A tokenizer with what stands before and behind each document.
+    """A tokenizer with the special tokens before and after each document.
 
-    Encoders get what the tokenizer adds (``<s> … </s>``, ``[CLS] … [SEP]``). Decoders get the beginning token if the
+    Encoders get its special tokens (``<s> … </s>``, ``[CLS] … [SEP]``). Decoders get the beginning token if the
     tokenizer adds one, and always the end token, so that the model learns where a document ends.
 
     Attributes:
         prefix: ids before the text.
         suffix: ids behind it.
         end: id of the end of a sequence; None for an encoder without one.
-        answer_end: what an encoder predicts behind an answer, one id or none: without it an answer that another begins
+        answer_end: id that an encoder predicts after an answer, one or none: without it an answer that another begins
             with would always be the likelier of the two. Other kinds have `end` or `suffix` there.
         pad: id that fills rows.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
-        """Find out what the tokenizer puts around a text.
+        """Determine the special tokens that the tokenizer adds around a text.
 
         Raises:
             ModelError: a decoder's tokenizer has no end token.

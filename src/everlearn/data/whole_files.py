@@ -97,7 +97,7 @@ def _visible(page: BeautifulSoup) -> str:
 
 
 def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read the text layer of a PDF file, page by page; one without a text layer gives no text."""
+    """Read the text layer of a PDF file, page by page; a file without a text layer has no text."""
     if row:
         return
     try:

@@ -23,12 +23,12 @@ class Windows:
     """Windows of as many tokens as the blocks have, over the text of which the blocks are pieces in their order.
 
     The first window scores all its tokens, each other one its last `stride`: every token of the text is scored in one
-    window. What no whole window covers at the end is left out.
+    window. An incomplete window at the end is dropped.
 
     Attributes:
         blocks: of packed text, [n, S].
         stride: tokens by which a window moves on, 1 … S.
-        end: id of the token that ends a document; a document that does not end in its block goes on in the next.
+        end: id of the token that ends a document; a document that does not end in its block continues in the next.
     """
 
     blocks: PackedBlocks

@@ -29,7 +29,7 @@ Until = Annotated[str | None, typer.Option("--to", metavar="STAGE", help="The la
 
 @dataclass(frozen=True)
 class Findings:
-    """What an analysis found.
+    """The result of an analysis.
 
     Attributes:
         sections: parts of the page; their tables are also shown on a terminal.
@@ -58,7 +58,7 @@ class Analysis:
     recorded: bool
 
     def __call__(self, learner: ContinualLearner, **options: Any) -> Findings:
-        """Analyse a run; what is no more than a section has its tables for data."""
+        """Analyse a run; if the result is a single section, its tables are the data."""
         found = self.analyse(learner, **options)
         return found if isinstance(found, Findings) else Findings([found], {self.name: as_data(found)})
 

@@ -60,7 +60,7 @@ TEXT = "text"
 
 @dataclass(frozen=True)
 class Remains:
-    """What is left of a domain at the step.
+    """The remaining gain of a domain at the step.
 
     Attributes:
         role: known before the update, or learnt in it.
@@ -90,7 +90,7 @@ class Repair:
         blocks: number of blocks of the calibration half, and of the other half.
         whole: loss of the complete update, on the other half.
         lost: loss at s*, on the other half.
-        remains: domain → what is left of it.
+        remains: domain → its remaining gain.
     """
 
     since: str

@@ -48,7 +48,7 @@ def build_results(
     effective: Mapping[str, Any] | None = None,
     unscored: Collection[str] = (),
 ) -> Results:
-    """Build the results from the cells measured so far; what is not known yet is null or absent.
+    """Build the results from the cells measured so far; unknown values are null or absent.
 
     The intervals are seeded by the run's seed and the column's name, so the same cells give the same results.
 

@@ -29,7 +29,7 @@ class Estimate:
 
     @classmethod
     def read(cls, raw: Any) -> Estimate:
-        """Read ``{"value", "low", "high"}``, a bare number or None; what is not finite is absent."""
+        """Read ``{"value", "low", "high"}``, a bare number or None; values that are not finite are absent."""
         if isinstance(raw, Mapping):
             return cls(number(raw.get("value")), number(raw.get("low")), number(raw.get("high")))
         return cls(number(raw))

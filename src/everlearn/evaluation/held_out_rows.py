@@ -39,7 +39,7 @@ def facts_of_rows(
             several sources are mixed.
 
     Returns:
-        :data:`BYTES`, and :data:`DOCUMENT` if documents can be told apart.
+        :data:`BYTES`, and :data:`DOCUMENT` if documents can be distinguished.
     """
     facts: dict[str, NDArray[Any]] = {BYTES: row_widths(blocks, chosen, encoder.tokenizer, width)}
     end = encoder.suffix[-1] if encoder.suffix else encoder.end

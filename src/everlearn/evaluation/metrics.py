@@ -73,7 +73,7 @@ FAMILIES: dict[str, Callable[[str], Metric]] = {}
 
 
 class _Metrics(Registry[Metric]):
-    """Metrics by name; a metric of a family is made when its name is looked up."""
+    """Metrics by name; a metric of a family is created when its name is looked up."""
 
     def __missing__(self, name: str) -> Metric:
         make = next((make for start, make in FAMILIES.items() if name.startswith(start)), None)

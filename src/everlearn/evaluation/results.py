@@ -1,4 +1,4 @@
-"""Define ``results.json``: what a run measured, as reports and comparisons read it.
+"""Define ``results.json``, the measurements of a run, as reports and comparisons read it.
 
 Signs are the same for every metric: positive forgetting is a loss, positive learning and transfer are gains. The
 quantities are defined in :mod:`everlearn.evaluation.quantities`.
@@ -215,7 +215,7 @@ class Waypoint(Part):
 
 
 class GridCell(Part):
-    """What a run is in a grid: its row, order and seed, and what the grid's tables say of it beside its scores."""
+    """The identity of a run in a grid (row, order and seed), with further columns of the grid's tables."""
 
     suite: str
     """Name of the suite."""
@@ -232,7 +232,7 @@ class GridCell(Part):
     options: dict[str, Any] = {}
     """Options of the method that differ from its defaults, and keys of the recipe that differ from other rows."""
     domain_id_at_test: bool = False
-    """Whether the method was told the domain of a text in evaluation."""
+    """Whether the method got the domain of each text in evaluation."""
     old_data: bool = False
     """Whether the method kept text of earlier domains."""
     parameters: int = 0

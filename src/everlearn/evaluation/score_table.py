@@ -60,7 +60,7 @@ class ScoreTable(BaseModel):
 
     @classmethod
     def lenient(cls, metric: str, raw: Mapping[str, Any]) -> ScoreTable:
-        """Read a table that another program or version may have written; what does not fit is absent."""
+        """Read a table that another program or version may have written; invalid values are absent."""
         known = set(rows := [str(row) for row in raw.get("rows") or []])
         cells = [cell for cell in raw.get("cells") or [] if isinstance(cell, list | tuple) and len(cell) == 5]
         return cls.model_construct(

@@ -1,4 +1,4 @@
-"""Define the interface of a task: what can be measured on a checkpoint, each kind registered by one class.
+"""Define the interface of a task, a measurement on a checkpoint; each kind registers one class.
 
 A kind is one file with its options (a :class:`~everlearn.evaluation.task.TaskConfig`), the reader of its examples, and
 its evaluation of a :class:`~everlearn.predictors.predictor.Predictor`. The result is the outcome of every example, in a
@@ -167,7 +167,7 @@ CONFIGS: Registry[type[TaskConfig]] = Registry("tasks")
 def register_kind(config: type[TaskConfig] | None = None) -> Callable[[T], T]:
     """Register a kind of task; with a `config` (whose ``kind`` has the kind's name as default) also for recipes.
 
-    A kind with a config is made from it: ``cls(config)``.
+    A kind with a config is instantiated from it: ``cls(config)``.
     """
 
     def known(cls: T) -> T:

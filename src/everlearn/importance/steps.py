@@ -17,7 +17,7 @@ class TrainingFisher:
     EWC for continual machine translation uses the squared gradients of training in this way (without the factor n,
     which makes them about n times too small). It costs one squaring per step and differs from :func:`fisher`: E[n ĝ²] =
     Var(gₙ) + n E[gₙ]², so the two agree if rows are independent and their mean gradient is near 0, at the end of
-    training, and it is too large before that; rows are read with dropout and at weights that still move. So collect it
+    training, and it is too large before that; gradients have dropout, and weights still change. So collect it
     over the last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted
     first.
 

@@ -56,12 +56,12 @@ def measure(
     """Run each checkpoint on the texts that a method needs; one model is in memory at a time.
 
     Args:
-        way: the merging method; nothing is measured if it reads no text.
+        way: the merging method; nothing is measured if it uses no text.
         models: the checkpoints.
         texts: a path for all, or one for each.
         blocks: number of rows read from each.
         scratch: a temporary folder of the caller, for Fisher diagonals.
-        told: called with the number of checkpoints that are done.
+        told: called with the number of completed checkpoints.
 
     Raises:
         RecipeError: a text is missing, or there is one too many.

@@ -106,7 +106,7 @@ class Way:
             )
 
     def begin(self, models: Sequence[Weights], base: Any, losses: Sequence[float] | None) -> None:
-        """Prepare what must be known of all tensors, before the first one is merged.
+        """Compute statistics over all tensors before the first one is merged.
 
         Args:
             models: the checkpoints.

@@ -75,7 +75,7 @@ def write_merged(
         base: their base model, if the method needs it.
         evidence: the measurements that the method reads.
         more: additional entries of the provenance.
-        told: called with the number of tensors that are done.
+        told: called with the number of completed tensors.
 
     Raises:
         ModelError: a merged tensor is not finite in its dtype.
@@ -159,7 +159,7 @@ def _append(file: BinaryIO, tensor: Tensor) -> None:
     file.write(flat.view(torch.uint8).numpy().data)
 
 
-# -- what lies beside the tensors ---------------------------------------------------------------------------------
+# -- other files of the checkpoint --------------------------------------------------------------------------------
 
 
 def _copy_beside(folder: Path, own: Path, new: Path) -> None:

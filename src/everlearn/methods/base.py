@@ -101,7 +101,7 @@ class Needs:
 
 
 Factor = Tensor | Callable[[], Tensor]
-"""A tensor in [0, 1] that broadcasts to a whole parameter. A function is asked when the optimizer has stepped: for
+"""A tensor in [0, 1] that broadcasts to a parameter. A function is called after the optimizer step: for
 update masks that depend on its new state."""
 
 
@@ -262,7 +262,7 @@ class Method:
         return None
 
     def adds_low_rank(self, model: nn.Module) -> bool:
-        """Return whether what it attaches to a frozen model are low-rank matrices (``Attachment.low_rank``)."""
+        """Return whether the method attaches low-rank matrices to a frozen model (``Attachment.low_rank``)."""
         return False
 
     def cost(self, model: nn.Module) -> Cost:
@@ -412,7 +412,7 @@ class Method:
         """
 
     def detach(self, stage: Stage) -> None:
-        """Leave a plain model and keep what was attached as memory; called after ``end_domain`` of every method."""
+        """Restore the plain model and store attached modules as memory; called after ``end_domain`` of every method."""
 
     def export(self, model: nn.Module) -> nn.Module:
         """Return the model to save for a stage, which must load without everlearn (with adapters merged, for example).
@@ -431,7 +431,7 @@ class Method:
         return None
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """Add what this method reads a text with (adapters, gates, prompts) to a plain checkpoint, at test time.
+        """Add the method's modules (adapters, gates, prompts) for a text to a plain checkpoint, at test time.
 
         `model` is a new copy of the checkpoint, with its language-model head for held-out text and with a new
         classification head before it is fine-tuned on an end task; module paths are the same in both. It may be
@@ -450,7 +450,7 @@ class Method:
 
     @property
     def tested_as_saved(self) -> bool:
-        """Whether scores are those of the plain checkpoint, which anyone can load from the folder of a stage."""
+        """Whether the model is evaluated as the plain checkpoint in the folder of its stage, without additions."""
         own = type(self)
         return own.test_model is Method.test_model and own.test_predictor is Method.test_predictor
 
@@ -461,14 +461,14 @@ class Method:
     # -- state: declared in the class (everlearn.methods.state); these save and load what is declared ------------
 
     def memory(self) -> Memory:
-        """Return what must be saved with a stage and with each checkpoint inside it."""
+        """Return the state to save with a stage and with each checkpoint inside it."""
         return save_state(self)
 
     def load_memory(self, memory: Memory) -> None:
-        """Take back what :meth:`memory` gave.
+        """Restore the state from the result of :meth:`memory`.
 
         Raises:
-            MethodError: it is not what the class declares; the sentence names the file and the key.
+            MethodError: the content does not match what the class declares; the message names the file and the key.
         """
         load_state(self, self.label, memory)
 

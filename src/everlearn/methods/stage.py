@@ -66,7 +66,7 @@ class Reading:
         learnt: names of the domains learnt so far, in order.
         objective: the objective of the run.
         language_model: returns the plain checkpoint with its language-model head; it must be restored after any change.
-        batches: returns unlabelled text of the test as collated batches; at most so many blocks.
+        batches: returns at most this many blocks of unlabelled test text, as collated batches.
         checkpoints: the models up to the tested one, which is the last.
     """
 

@@ -85,7 +85,7 @@ def found_in(model: PreTrainedModel, kind: Kind) -> Architecture:
     output: Any = model.get_output_embeddings()
     head = "" if output is None else paths[output]
     if kind == "encoder" and output is not None and base is not model:
-        # What transforms the hidden state before the output embeddings stands beside the base model.
+        # Modules that transform the hidden state before the output embeddings are siblings of the base model.
         own = [child for child in model.children() if child is not base and next(child.parameters(), None) is not None]
         head = paths[own[0]] if own else head
     # The text of a vision-language model is read by its decoder.
@@ -217,7 +217,7 @@ def _feed_forward(layer: nn.Module, linears: list[_Linear]) -> FeedForward | Non
 
 
 def _plain(layer: nn.Module, each: _Linear) -> bool:
-    """Return whether nothing but linear layers and norms stands beside a linear layer (no convolution, no mixer)."""
+    """Return whether all siblings of a linear layer are linear layers and norms (no convolution, no mixer)."""
     beside = [child for child in layer.get_submodule(each.parent).modules() if not list(child.children())]
     return not any(isinstance(child, nn.Conv1d) for child in beside)
 

@@ -119,7 +119,7 @@ def at_head(
         project = MethodType(lambda _, features: plain(features) + bias, last)
         owner.final_logits_bias = bias.new_zeros(())
     if scale != 1:
-        # The model multiplies what it gets: the logits here, and what replaces them back to what it is.
+        # The model scales the output of its head: divide the losses by the factor in advance.
         project = MethodType(lambda _, features: plain(features) * scale, last)
     handle = first.register_forward_pre_hook(keep_labelled)
     if scale == 1:

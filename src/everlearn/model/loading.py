@@ -84,7 +84,7 @@ def check_complete(path: str | Path, key: str = "model.path") -> None:
         key: of the recipe.
 
     Raises:
-        ModelError: one is missing. Where a ``fetch.py`` stands beside the folder, the sentence is how to call it.
+        ModelError: one is missing. If a ``fetch.py`` exists beside the folder, the message shows how to call it.
     """
     folder = Path(path)
     if not (folder / "checksum.json").is_file():

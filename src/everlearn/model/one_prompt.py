@@ -24,7 +24,7 @@ def can_share_prompts(model: nn.Module, length: int) -> bool:
     """Whether a pass may hold several texts after one prompt.
 
     What a method adds may look at a row as a whole, so it must say that it does not (`shares_prompts`). Attention must
-    take any mask and know of positions only what it is told, over all of the `length` tokens of prompt and text; and
+    take any mask and use only the positions that it gets, over all of the `length` tokens of prompt and text; and
     nothing but attention may carry what one token says to another, as recurrent layers do, all of which convolve first.
     """
     config = config_of(model)

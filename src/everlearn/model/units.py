@@ -1,4 +1,4 @@
-"""Whether the units that were found in a model are what a method takes them for."""
+"""Verify that the units found in a model satisfy a method's assumptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def why_without_units(model: nn.Module, kinds: Collection[str] = ("head", "neuro
                 return f"'{name}' belongs to no attention head and no feed-forward neuron"
     if next(inner.parameters()).device.type == "meta" or _are_their_parameters(inner, found, kinds):
         return ""
-    return "the parameters of its units are not theirs alone (a norm over all heads, for example)"
+    return "its units share parameters (a norm over all heads, for example)"
 
 
 @torch.no_grad()

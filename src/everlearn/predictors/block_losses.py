@@ -33,7 +33,7 @@ class BlockLosses(NamedTuple):
     Attributes:
         nats: sum over the block's labels, float64 [n].
         items: number of labels, int64 [n].
-        content_nats: sum over the labels that are content, float64 [n]; None where these were not asked for.
+        content_nats: sum over the labels that are content, float64 [n]; None if not requested.
         content_items: number of these, int64 [n].
     """
 
@@ -105,7 +105,7 @@ def losses_of(
         device: where batches go.
         max_blocks: score the first this many only.
         bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 either way.
-        progress: told how many blocks are done.
+        progress: called with the number of completed blocks.
         without_content: tokens that are no content, bool [V]; sums over the other labels are wanted too.
 
     Raises:

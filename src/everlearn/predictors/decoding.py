@@ -1,6 +1,6 @@
-"""Decoding: at each step the likeliest token, or one that is drawn, until the end or the most that may be written.
+"""Decode greedily or by sampling, until the end of the answer or the maximum number of tokens.
 
-A loop of our own and not ``model.generate``: a checkpoint brings a ``generation_config`` along that changes answers
+This replaces ``model.generate``, because a checkpoint may have a ``generation_config`` that changes answers
 silently (sampling, penalties, forced tokens, a longest length), several models have to agree on each token
 (:class:`~everlearn.predictors.ensemble.Ensemble`), and what a method puts before a text must not be put there again at
 every step. The tests have transformers' own greedy decoding as a reference.
@@ -33,13 +33,13 @@ class Ending:
     """Where an answer ends, and how its tokens are chosen.
 
     Attributes:
-        max_new_tokens: at most so many for each row.
+        max_new_tokens: maximum number of tokens for each row.
         stop: ids that end an answer, which are left out.
-        said: whether what a row has written so far is an end that no single id tells, such as a word.
+        said: returns whether the generated ids of a row end the answer, for ends longer than one token.
         temperature: the likeliest token is chosen at 0; else one is drawn, with its log-probability divided by this.
         draws: uniform numbers in [0, 1) that tokens are drawn by, [B, max_new_tokens] float64: rows of their own, so
-            that what is drawn does not depend on what shares a batch.
-        top_k: drawn among so many likeliest tokens (arXiv 1805.04833); among all when left out.
+            that samples do not depend on the other rows of a batch.
+        top_k: number of most likely tokens to sample from (arXiv 1805.04833). Default: all.
         repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before anything
             is taken from them (arXiv 1909.05858, there on logits).
     """
@@ -166,7 +166,7 @@ def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
 
 
 def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """Continue with an encoder-decoder: the prompt is encoded once; the decoder goes on with its cache."""
+    """Continue with an encoder-decoder: the prompt is encoded once; the decoder continues with its cache."""
     encoder: Any = model.get_encoder()  # type: ignore[operator]
     encoded, cache = encoder(**inputs), None
     start = decoder_start(model)

@@ -1,4 +1,4 @@
-"""Several predictors as one: their probabilities are mixed wherever they are asked."""
+"""Combine several predictors into one by mixing their probabilities."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Ensemble(Predictor):
     Attributes:
         members: at least one.
         mix: how their distributions become one: weighted (:data:`WEIGHTS`) or multiplied (``geometric``). A product
-            gives no losses of labels, since a label's probability alone does not tell its own.
+            has no losses of labels, since they cannot be computed from the probability of a label alone.
     """
 
     members: tuple[Predictor, ...]

@@ -30,7 +30,7 @@ Tune = Callable[[nn.Module, Prepare | None], nn.Module]
 
 
 class Predictor:
-    """Base of everything that can be measured. Nothing of it is trained by being asked."""
+    """Base class of everything that tasks evaluate. Evaluation never trains it."""
 
     def label_losses(self, batch: Batch) -> Tensor:
         """Nats of each label, [B, K]; 0 where there is no label (:data:`everlearn.model.objectives.IGNORE`).
@@ -62,11 +62,11 @@ class Predictor:
         raise self._cannot("was not fine-tuned to classify")
 
     def generate(self, inputs: Batch, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
-        """Greedy continuations of the rows, without the prompt and without what follows the first id in `stop`.
+        """Return greedy continuations of the rows, without the prompt and truncated at the first id in `stop`.
 
         Args:
             inputs: ``input_ids`` [B, S] padded on the left (on the right for an encoder-decoder), ``attention_mask``.
-            max_new_tokens: at most so many for each row.
+            max_new_tokens: maximum number of tokens for each row.
             stop: ids that end an answer.
         """
         return self.write(inputs, Ending(max_new_tokens, stop))
@@ -90,7 +90,7 @@ class Checkpoint(Predictor):
     Attributes:
         model: with its language-model head and whatever a method put in; or a classifier, when :meth:`fine_tuned`.
         objective: scores its losses; None where it only classifies.
-        plain: the checkpoint without additions, of which a classifier is made; `model` itself when left out.
+        plain: the checkpoint without additions, from which a classifier is built. Default: `model` itself.
         prepare: puts a method's additions into a classifier; None where there are none.
     """
 

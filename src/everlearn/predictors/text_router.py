@@ -19,13 +19,13 @@ class TextRouter(Predictor):
     """Reads each row with the member of the smallest perplexity on it (AdapterCL, arXiv 2012.15504, eq. 6; the experts
     of DEMIX, arXiv 2108.05036, chosen one at a time). No domain id is needed.
 
-    What is looked at is the prompt, where a row has one (options, answers to write), or the text that is classified,
-    never the answer. Held-out text has no prompt: there the row that is scored is also what the member is chosen by, so
+    The member is chosen by the prompt, if a row has one (options, answers to write), or by the text to classify,
+    never by the answer. Held-out text has no prompt: there the member is chosen by the scored row itself, so
     its loss is the smallest of the members' losses, which flatters a little where rows are short. Of equals the first
     is taken.
 
     Attributes:
-        members: what answers.
+        members: the predictors to choose from.
         objective: of the run; says how a text is scored.
         choosers: language models of the members, in their order, where the members have become classifiers; the members
             themselves when left out.
@@ -82,7 +82,7 @@ class TextRouter(Predictor):
                 yield member, rows
 
     def _texts(self, batch: Batch) -> Iterator[Batch]:
-        """Batches whose labels are what the rows are recognised by."""
+        """Yield batches whose labels are the tokens by which rows are recognised."""
         masked = isinstance(self.objective, Masked)
         if "labels" in batch and (masked or "positions" not in batch) and "decoder_input_ids" not in batch:
             yield batch
@@ -103,7 +103,7 @@ def texts_of(ids: Tensor, real: Tensor, objective: Objective) -> Iterator[Batch]
 
     Args:
         ids: rows that are padded on either side, [B, S].
-        real: what is no padding, [B, S].
+        real: mask of the tokens that are not padding, [B, S].
         objective: of the run; one that masks masks each row as if it were the row of that number.
     """
     if isinstance(objective, Masked):  # one row after the other: rows of a masked batch are equally long

@@ -1,4 +1,4 @@
-"""Several predictors whose weights depend on how well each has predicted what is there to be read."""
+"""Mix several predictors with weights that depend on how well each predicts the visible text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 7
 
 @dataclass(frozen=True)
 class PerplexityEnsemble(Predictor):
-    """p = Σ_m w_m p_m with w = softmax(−nats / temperature), nats the mean of member m on what is read.
+    """p = Σ_m w_m p_m with w = softmax(−nats / temperature), nats the mean loss of member m on the visible text.
 
     The text that is read never contains the predicted token, so a loss is one of unseen text:
 
@@ -32,7 +32,7 @@ class PerplexityEnsemble(Predictor):
     (:class:`~everlearn.predictors.text_router.TextRouter` chooses by the very row whose loss it reports, and flatters.)
 
     Attributes:
-        members: what answers, at least one.
+        members: the predictors, at least one.
         objective: of the run; says how a text is scored.
         temperature: of the weights; 0 lets the least perplexed answer alone (equals share).
         choosers: language models of the members, in their order, where the members have become classifiers; the members
@@ -73,7 +73,7 @@ class PerplexityEnsemble(Predictor):
         """Logarithms of the weights, [M, B, K or 1] float64: of each label, or of each row where all are the same.
 
         Args:
-            batch: what is asked.
+            batch: the rows to predict.
             known: losses of all tokens of a decoder's rows, [M, B, S], if they were computed before.
         """
         if "decoder_input_ids" in batch or getattr(self.objective, "decoder_start", None) is not None:
@@ -96,7 +96,7 @@ class PerplexityEnsemble(Predictor):
         return (least / least.sum(0)).log()
 
     def _texts(self, batch: Batch) -> Iterator[Batch]:
-        """Batches whose labels are what rows without answers are weighed by."""
+        """Yield batches whose labels determine the weights for rows without answers."""
         if "labels" not in batch:
             yield from texts_of(batch["input_ids"], batch["attention_mask"].bool(), self.objective)
             return

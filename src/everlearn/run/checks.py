@@ -43,11 +43,11 @@ class Check:
     """Hold the outcome of one check.
 
     Attributes:
-        name: what was checked.
+        name: name of the check.
         ok: whether it passed; None if it was skipped because an earlier check failed.
         detail: the outcome in words.
         error: the error of a check that failed.
-        notes: warnings: what the run may do without its user intending it.
+        notes: warnings about behaviour that the user may not intend.
     """
 
     name: str
@@ -59,9 +59,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Item:
-    """Describe one check that is to be made.
+    """One check: a name, a function to run, and the checks that it depends on.
 
-    `work` returns what it found, or warnings, and raises an :class:`EverlearnError` if the check fails.
+    `work` returns its result, or warnings, and raises an :class:`EverlearnError` if the check fails.
     """
 
     name: str

@@ -33,7 +33,7 @@ from everlearn.version import __version__
 
 
 class Outcome:
-    """Collect what a run has measured so far.
+    """Collect the measurements of a run so far.
 
     Args:
         recipe: the recipe of the run.

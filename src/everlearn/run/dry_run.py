@@ -1,4 +1,4 @@
-"""Build what trains a stage without making a step: the Trainer, its optimizer and its schedule.
+"""Build the Trainer of a stage, its optimizer and its schedule, without a training step.
 
 Whatever transformers, accelerate, an optimizer's package or a tracker refuses is refused here, before anything is
 written or measured.
@@ -39,7 +39,7 @@ def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[
     Raises:
         RecipeError: an option cannot be used here; the message names it.
         MethodError: a method does not work with this distribution over processes.
-        ModelError: the model cannot be trained as asked.
+        ModelError: the model cannot be trained with this configuration.
     """
     # The Trainer makes its output folder and seeds the global random generators: neither must outlast this check.
     with tempfile.TemporaryDirectory() as place, seeded(seed, "rehearsal"):
@@ -62,7 +62,7 @@ def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[
 
 
 def check_processes(args: TrainingArguments) -> None:
-    """Refuse FSDP in a single process, before a Trainer is made.
+    """Refuse FSDP in a single process, before a Trainer is created.
 
     Raises:
         RecipeError: `train.fsdp` is set and there is only one process.

@@ -59,7 +59,7 @@ class RunFolder:
     # -- the run ----------------------------------------------------------------------------------------------
 
     def check_free(self, wanted: Recipe) -> None:
-        """Refuse a folder in which a new run cannot be made.
+        """Refuse a folder in which a new run cannot be created.
 
         Raises:
             RunError: it holds a run of this recipe (resume it) or of another (choose another name), or other files.
@@ -96,7 +96,7 @@ class RunFolder:
             files.write_json(self.environment_file, environment(), sealed=True)
 
     def recipe(self) -> Recipe:
-        """Load the recipe that the run was made with.
+        """Load the recipe of the run.
 
         Raises:
             RunError: the folder holds no run, or its recipe was changed or damaged.
@@ -122,7 +122,7 @@ class RunFolder:
         return loaded.model_copy(update={"model": loaded.model.model_copy(update=moved)}) if moved else loaded
 
     def _check_plugins(self) -> None:
-        """Refuse to open a run without the plugins that it was made with."""
+        """Refuse to open a run without the plugins that it was started with."""
         with contextlib.suppress(RunError):  # damage is reported where the file is needed
             if self.environment_file.is_file():
                 plugins.check_record(files.read_json(self.environment_file).get("plugins"), self.path)

@@ -44,7 +44,7 @@ class Decisions:
         end: the step with whose weights the domain ends; None while it is trained.
         tokens: tokens of steps that were taken back.
         seconds: their time.
-        notes: what happened, a sentence each.
+        notes: events, one sentence each.
     """
 
     best: list[dict[str, Any]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Passed:
         worse: bits per byte that it got worse, with its 95 % interval.
         bound: the bits per byte that were allowed.
         key: the key of the recipe that allows them.
-        since: with what it is compared.
+        since: name of the reference of the comparison.
     """
 
     name: str
@@ -118,7 +118,7 @@ class ForgettingGuard:
 
     @property
     def end(self) -> int | None:
-        """The step with whose weights the domain ends; None while that is not decided."""
+        """The step whose weights the domain keeps; None while that is undecided."""
         return self.state.end
 
     def callback(self) -> TrainerCallback:
@@ -130,7 +130,7 @@ class ForgettingGuard:
         return self._best_step() or None
 
     def facts(self, facts: Mapping[str, Any], planned: int) -> dict[str, Any]:
-        """Return the facts of the finished domain, with what was taken back and what happened.
+        """Return the facts of the finished domain, with the discarded steps and the events.
 
         Args:
             facts: of the training up to the last step that counts.
@@ -143,7 +143,7 @@ class ForgettingGuard:
     # -- the decision -----------------------------------------------------------------------------------------
 
     def judge(self, step: int, last: int, cells: Mapping[str, Cell]) -> tuple[bool, bool]:
-        """Decide what follows from the scores after a step.
+        """Decide from the scores after a step whether and how to continue.
 
         Args:
             step: the step.
@@ -179,7 +179,7 @@ class ForgettingGuard:
         return False, True
 
     def _write_back(self, step: int, best: int, last: int, passed: Passed) -> None:
-        """Decide how the domain goes on from its best step."""
+        """Decide how the domain continues from its best step."""
         what = f"Domain '{self.domain}', step {step:,} of {last:,}: {passed}."
         where = f"step {best:,}" if best else "its beginning, since no measured step was within the bounds"
         if self.stop.then == "lower" and self.state.lowered < TIMES:
@@ -188,7 +188,7 @@ class ForgettingGuard:
                     shutil.rmtree(newer, ignore_errors=True)
             self.state.lowered += 1
             rate = LOWERED**self.state.lowered
-            self.state.notes.append(f"{what} It goes on from {where}, with {rate:g} of the learning rate.")
+            self.state.notes.append(f"{what} Training continues from {where}, with {rate:g} of the learning rate.")
         else:
             self.state.end = best
             kept = f"It ends with the weights of {where}." if best else f"It leaves the model as it was at {where}."

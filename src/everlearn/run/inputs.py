@@ -1,4 +1,4 @@
-"""Turn what a Python program passes into a recipe: mappings, texts in memory, datasets, a model.
+"""Convert Python arguments to a recipe: mappings, texts in memory, datasets, a model.
 
 Texts are written to a file in the cache (`data.cache`) whose name is a hash of its content, so the same texts give the
 same file, and a stopped run continues from its folder as long as the cache exists. A model is saved in the run folder.
@@ -55,7 +55,7 @@ def recipe(
     text: General | None,
     end_tasks: Iterable[Task],
 ) -> Recipe:
-    """Build the recipe of a learner that is made in Python.
+    """Build the recipe of a learner that is created in Python.
 
     Args:
         groups: groups of the recipe, such as `train`, as mappings.
@@ -64,7 +64,7 @@ def recipe(
         stream: the domains.
         method: one method or several.
         text: general text, or None.
-        asked: the end tasks.
+        asked: end tasks.
 
     Raises:
         EverlearnError: one of the arguments cannot be used.

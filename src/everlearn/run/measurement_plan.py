@@ -8,7 +8,7 @@ columns    base model (row 0)    after domain i (row i < T)                  aft
 ``all``    everything            everything                                  everything
 =========  ====================  ==========================================  ====================================
 
-For T domains these are about 3 T, T²/2 and T² cells. Each setting gives what was learnt and what was forgotten. Forward
+For T domains these are about 3 T, T²/2 and T² cells. Each setting yields the learnt and forgotten amounts. Forward
 transfer needs ``all`` (the score right before a domain's own stage). ``own`` does not give the `max` form of
 forgetting, which needs the score after every later domain. When `everlearn learn` adds a domain, there is a new last
 row; extra cells of the former last row are kept. Tasks that `evaluation` itself sets (`lm_eval`, `chat`) are measured

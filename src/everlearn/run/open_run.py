@@ -1,6 +1,6 @@
-"""Make what the stages of a run consist of: text, models, and methods with their memory.
+"""Build the components of the stages of a run: text, models, and methods with their memory.
 
-Everything is made from the recipe and from finished stages; nothing is trained or evaluated here. Progress messages of
+Everything is built from the recipe and from finished stages; nothing is trained or evaluated here. Progress messages of
 a run go through :class:`OpenRun`.
 """
 
@@ -173,7 +173,7 @@ class OpenRun:
         return (*self.recipe.domains, *([] if self.recipe.general is None else [self.recipe.general]))
 
     def prepared(self, name: str) -> Prepared:
-        """Return the token blocks of a domain or of the general text; they are made once and cached."""
+        """Return the token blocks of a domain or of the general text; they are built once and cached."""
         if name not in self._prepared:
             format_ = self.setting()
             corpus = next(corpus for corpus in self.corpora if corpus.name == name)
@@ -228,7 +228,7 @@ class OpenRun:
         return [" ".join(decode(row[part]) for part in parts) for row in rows]
 
     def costs(self) -> list[Cost]:
-        """Return what each method adds to the cost of plain training."""
+        """Return the additional cost of each method over plain training."""
         self.setting()
         return self._costs
 
@@ -388,7 +388,7 @@ class OpenRun:
     # -- a stage ----------------------------------------------------------------------------------------------
 
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
-        """Return what the methods see of a domain's training, before it begins."""
+        """Return the view of a domain's training that methods get before it begins."""
         format_ = self.setting()
         args = self.arguments(domain.name, steps=1)
         model = self.to_train(self.model_after(index - 1), args.device, methods)

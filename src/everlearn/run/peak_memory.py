@@ -33,7 +33,7 @@ def peak_memory() -> int:
 
     0 if the system does not report it (Windows without an accelerator).
 
-    0 where nothing tells it (Windows without an accelerator).
+    0 where it is not available (Windows without an accelerator).
     """
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())

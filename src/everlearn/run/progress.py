@@ -1,4 +1,4 @@
-"""Report progress to people: a bar with the time left, or plain lines where there is no terminal."""
+"""Report progress on the terminal: a bar with the time left, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Counted:
     """Add up the progress of several parts of one phase, each of which counts from 0.
 
     Args:
-        tell: called with the number of steps done in all parts.
+        tell: called with the number of completed steps of all parts.
     """
 
     def __init__(self, tell: Advance) -> None:
@@ -95,7 +95,7 @@ class Reporter:
     """
 
     def say(self, text: str) -> None:
-        """Show one line that stays on the screen."""
+        """Print one line."""
 
     @contextlib.contextmanager
     def activity(self, text: str, total: int | None) -> Iterator[Advance]:
@@ -103,7 +103,7 @@ class Reporter:
 
         Phases may be nested.
 
-        Phases may lie inside each other.
+        Phases may be nested.
         """
         yield lambda done: None
 

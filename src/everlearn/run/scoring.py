@@ -183,7 +183,7 @@ class Scorer:
         readers: Sequence[Method],
         blocks: Callable[[], PackedBlocks],
     ) -> Predictor:
-        """Return the predictor: the checkpoint, or what the methods make of it that evaluate with more than it."""
+        """Return the predictor: the checkpoint, or the one that a method with its own evaluation builds from it."""
         objective = self.conditions(row).objective
         if not readers:
             return Checkpoint(model(), objective)
@@ -208,7 +208,7 @@ class Scorer:
     def _reading(
         self, row: int, domain: str | None, model: Callable[[], nn.Module], blocks: Callable[[], PackedBlocks]
     ) -> Reading:
-        """Return what a method is told of an evaluation after `row` domains; general text belongs to no domain."""
+        """Return what a method may know of an evaluation after `row` domains; general text belongs to no domain."""
         objective = self.conditions(row).objective
 
         def batches(count: int) -> Iterator[Batch]:
@@ -453,7 +453,7 @@ class Scorer:
 
 
 def _damage(cell: Path) -> str | None:
-    """Return what is wrong with a cell, by its seal or, if it is not listed there, by reading it."""
+    """Return a description of the damage of a cell, by its seal or, if it is not listed there, by reading it."""
     if cell.name in files.listed(cell.parent):
         return files.fault(cell)
     try:

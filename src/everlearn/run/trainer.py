@@ -457,7 +457,7 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
 
     Raises:
         RunError: a saved memory is damaged or missing.
-        MethodError: the content of one does not match what the method declares.
+        MethodError: the content of a file does not match the method's declaration.
     """
     for name in files.listed(folder.parent):
         if name.startswith(f"{folder.name}/") and not (folder.parent / name).is_file():

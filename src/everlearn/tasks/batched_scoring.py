@@ -1,7 +1,7 @@
 """Score several held-out sets in one pass over a checkpoint, with batches that may span two sets.
 
 With 200 domains of a few blocks each, a pass for each set would leave most batches half empty. The content of a batch
-depends on the sets and their order only, not on what was measured before: a run that was killed between two sets gets
+depends only on the sets and their order, not on earlier measurements: a run that was killed between two sets gets
 the same scores as one that was not.
 """
 

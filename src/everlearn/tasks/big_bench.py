@@ -189,5 +189,5 @@ class BigBench(Task):
 
     @staticmethod
     def _ours(name: str) -> str:
-        """Return our name of a BIG-bench metric."""
+        """Return everlearn's name of a BIG-bench metric."""
         return ROUGE if name.lower().startswith("rouge") else name

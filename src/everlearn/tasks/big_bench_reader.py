@@ -137,7 +137,7 @@ def read_big_bench(task: BigBenchTask) -> list[Subtask]:
     """Read the subtasks of a task; a task without subtasks is its only one.
 
     Raises:
-        DataError: a file is not a JSON task of BIG-bench; the message names it and what it lacks.
+        DataError: a file is not a JSON task of BIG-bench; the message names the file and what is missing.
     """
     files = task.files()
     raw = [(path, _loaded(path, task)) for path in files]

@@ -171,7 +171,7 @@ class Chat(Task):
 
 @dataclass(frozen=True)
 class Template:
-    """Hold what a chat template writes around a text.
+    """Parts that a chat template adds around a text.
 
     Attributes:
         end: id of the token that ends the assistant's turn.
@@ -223,7 +223,7 @@ def template_of(tokenizer: Any) -> Template:
 
 
 def _between(tokenizer: Any, words: set[str]) -> set[str]:
-    """Return what the template writes before a turn of the assistant or the user, without special tokens."""
+    """Return the template's text before a turn of the assistant or the user, without special tokens."""
     contents = ("One, 1.", "Two, 2.", "Three, 3.")
     roles = ("user", "assistant", "user")
     turns = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]

@@ -1,4 +1,4 @@
-"""Measure the online (prequential) codelength of a task's labels: bits to send them while learning on the way.
+"""Measure the online (prequential) codelength of a task's labels: bits to send them while a model learns from them.
 
 For N examples in a random order, cut at s₁ < … < s_M = N,
 

@@ -64,7 +64,7 @@ class Generation(Task):
         return self.cell(self.answers(predictor, conditions), conditions.row)
 
     def always(self, answer: str) -> Cell:
-        """Return the cell of a model that gives the same answer to every prompt."""
+        """Return the cell of a constant model, with the same answer to every prompt."""
         return self.cell([answer] * len(self.questions), answer)
 
     def cell(self, texts: Sequence[str], row: str) -> Cell:

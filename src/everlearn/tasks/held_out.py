@@ -42,7 +42,7 @@ def without_content(blocks: PackedBlocks, tokenizer: PreTrainedTokenizerBase, fr
     It follows from the held-out set alone, so that every checkpoint of every run is scored on the same labels.
 
     Args:
-        blocks: the set; what is predicted is counted: the answers where there are any.
+        blocks: the set; only labels are counted: the answers, if there are any.
         tokenizer: of the model.
         frequent: how many of the set's types count as frequent; of equally frequent ones the lower ids.
     """

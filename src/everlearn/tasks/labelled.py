@@ -79,7 +79,7 @@ class EndTask(TaskConfig):
 
 
 class CodelengthTask(TaskConfig):
-    """How fast a classification task is learnt: the bits needed to send its labels while learning on the way."""
+    """How fast a classification task is learnt: the bits needed to send its labels while a model learns from them."""
 
     paths = ("train",)
     kind: Literal["codelength"] = "codelength"

@@ -241,7 +241,7 @@ def cell_of(found: Mapping[str, Any], task: str, row: str, mark: str) -> Cell:
 
 
 def _called(name: str, chosen: str, more_is_better: bool) -> str:
-    """Return our name of a metric; the name of a filter other than the default becomes part of it."""
+    """Return everlearn's name of an lm_eval metric; the name of a filter other than the default becomes part of it."""
     words = name if chosen in ("", "none") else f"{name}_{chosen}"
     return (PREFIX if more_is_better else LOWER) + "".join(c if c.isalnum() else "_" for c in words)
 

@@ -116,7 +116,7 @@ class Question:
     """A prompt with its answers.
 
     Attributes:
-        prompt: what the model reads.
+        prompt: the input of the model.
         answers: the right answers (text-to-text), or all options (choice).
         right: number of the right option; 0 for text-to-text.
     """

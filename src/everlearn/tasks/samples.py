@@ -42,7 +42,7 @@ class Sample:
     """One text for which a model gives a sample.
 
     Attributes:
-        shown: what a reader sees: text, truth, text, truth … text; for a continuation or an answer `[text, truth, ""]`.
+        shown: displayed parts: text, truth, text, truth … text; for a continuation or an answer `[text, truth, ""]`.
         block: the row that the model reads.
         at: positions of the blanks, or the position at which generation begins.
     """

@@ -1,4 +1,4 @@
-"""What is shown of a search: a verdict, two pictures, one table; and the recipe that it recommends."""
+"""Render a search: a verdict, two figures, one table; and write the recipe that it recommends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLACES = 3
 
 
 def verdict(found: Found) -> list[str]:
-    """Say which trial to take, against plain training at its best rate, and what that does not tell."""
+    """Return the verdict: the recommended trial against plain training at its best rate, and its limits."""
     chosen = found.chosen
     if chosen is None:
         return ["No trial was completed: every one failed or was stopped. Lower `train.learning_rate`, or try more."]
@@ -96,7 +96,7 @@ def _said(trial: Trial) -> str:
 
 
 def tables(found: Found) -> list[Table]:
-    """Return all trials, the best first, and what was drawn from where."""
+    """Return a table of all trials, the best first, and one of the search space."""
     ordered = sorted(found.every, key=lambda trial: (trial.state != "complete", -trial.score))
     rows = [(f"{found.row(trial).title} {trial.number + 1}", _cells(found, trial)) for trial in ordered]
     header = ("Trial", "Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Setting", "State")

@@ -29,13 +29,13 @@ State = Literal["running", "complete", "stopped", "failed"]
 
 @dataclass
 class Trial:
-    """One point of a row's space, and what its pilot measured.
+    """One point of a row's search space, with the measurements of its pilot.
 
     Attributes:
         row: name of the row.
         number: in the row, from 0.
         learning_rate: that was drawn.
-        methods: as the recipe has them, with what was drawn.
+        methods: the methods in recipe form, with the drawn options.
         drawn: option → value.
         state: `running`; `complete`; `stopped` early; `failed`, where its training broke down.
         scores: after each domain; None where nothing was measured or the number is not finite.
@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """What the search compares: the last score; minus infinity where there is none."""
+        """The objective of the search: the last score; minus infinity if there is none."""
         last = self.scores[-1] if self.scores and self.state != "failed" else None
         return -math.inf if last is None else last
 
@@ -78,7 +78,7 @@ class Trial:
 
     @classmethod
     def load(cls, path: Path) -> Trial:
-        """Read what :meth:`save` wrote.
+        """Load a trial written by :meth:`save`.
 
         Raises:
             RunError: the file is damaged.
@@ -140,7 +140,7 @@ class Pilot(ContinualLearner):
 
     Args:
         recipe: of the run.
-        ask: told the number of the domain; says whether to go on.
+        ask: called with the index of a domain; returns whether to continue.
         reporter: receives progress messages.
     """
 
@@ -186,9 +186,9 @@ def run_pilot(
 
     Args:
         raw: the recipe of pilots, with the trial's learning rate.
-        trial: gets what is measured.
+        trial: receives the measurements.
         place: folder of all pilots; the base model's scores are measured once in it.
-        ask: told of the trial after each domain but the last; says whether to go on.
+        ask: called with the trial after each domain but the last; returns whether to continue.
         reporter: receives progress messages.
         tolerate: bits per byte that general text may lose.
     """
@@ -223,7 +223,7 @@ def run_pilot(
 
 
 def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> None:
-    """Write what a pilot measured into its trial, and how it ended."""
+    """Store the measurements of a pilot, and how it ended, in its trial."""
     gained = _mean(results, "gained")
     trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
     trial.gained = (gained.value, gained.low, gained.high)

@@ -37,7 +37,7 @@ _FACTS = "search.json"
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
         recipe: of the user.
@@ -45,7 +45,7 @@ class Found:
         trials: by row, in the order of their draws.
         share: of the steps that pilots take.
         tolerate: bits per byte that general text may lose.
-        asked: trials of each row that were asked for.
+        asked: requested number of trials of each row.
     """
 
     recipe: Recipe
@@ -121,7 +121,7 @@ class Tuner:
 
         Raises:
             EverlearnError: the recipe cannot be run.
-            Interrupted: the search was stopped; the same call goes on.
+            Interrupted: the search was stopped; the same call continues it.
         """
         self.place.mkdir(parents=True, exist_ok=True)
         try:
@@ -129,7 +129,7 @@ class Tuner:
                 self._run(minutes)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(
-                f"Stopped. Finished trials are in {self.place}, and the one that was begun goes on where it was saved: "
+                f"Stopped. Finished trials are in {self.place}, and the interrupted one continues from its last save: "
                 "give the same command again."
             ) from None
         return self.found()
@@ -153,7 +153,7 @@ class Tuner:
         return missing * sum(trial.seconds for trial in known) / len(known) if known else None
 
     def found(self) -> Found:
-        """Return what is known so far; rounds that are not complete are left out."""
+        """Return the results so far, without incomplete rounds."""
         known = self._known()
         rounds = min(len(trials) for trials in known.values())
         return Found(
@@ -222,7 +222,7 @@ class Tuner:
         return raw
 
     def _open(self) -> None:
-        """Refuse the folder of another search, and remember what this one is."""
+        """Refuse the folder of another search, and record the identity of this one."""
         facts: dict[str, Any] = {
             "recipe": identity(RecipeTemplate(self.recipe, ""), self.recipe),
             "share": self.share,
@@ -254,7 +254,7 @@ def drawn(count: int, dimensions: int) -> list[list[float]]:
 
 
 def _optuna() -> Any:
-    """Import Optuna, without what it says of itself."""
+    """Import Optuna without its log messages."""
     try:
         import optuna
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a search draws: the learning rate, and the options that each method declares (:attr:`Method.search`)."""
+"""Define the search space: the learning rate, and the options that each method declares (:attr:`Method.search`)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Candidate:
         return [method["name"] for method in self.methods] == [PLAIN]
 
     def at(self, point: Sequence[float]) -> tuple[float, list[dict[str, Any]], dict[str, Any]]:
-        """Return the learning rate, the methods and what was drawn of their options.
+        """Return the learning rate, the methods and their drawn options.
 
         Args:
             point: numbers in [0, 1), one for each dimension; more are ignored.
@@ -106,7 +106,7 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
 
 
 def _draws(place: int, spec: dict[str, Any]) -> list[Draw]:
-    """Return the dimensions of one method: its main option, and others that are not as they are by default."""
+    """Return the dimensions of one method: its main option, and other options that differ from their defaults."""
     method = build(spec)
     default, found = build(spec["name"]).config, []
     for position, (option, range_) in enumerate(method.search.items()):

@@ -55,7 +55,7 @@ def _ends(run: Run) -> dict[str, End]:
 
 
 def _caption(ends: Sequence[End], any_label: bool) -> str:
-    """Return the caption: what is compared."""
+    """Return the caption of the table."""
     label = "one of the labels, whichever it is" if any_label else "the most frequent label of the training part"
     with_f1 = {f1 is not None for _, f1 in ends}
     if with_f1 == {True}:

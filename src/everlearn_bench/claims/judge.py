@@ -33,8 +33,8 @@ class Finding:
     """The answer to a question.
 
     Attributes:
-        question: what was asked.
-        verdict: whether what is claimed was found.
+        question: the question.
+        verdict: whether the claim was confirmed.
         difference: the mean over runs and tasks, in the unit of the number; of the number itself where a question
             has no other entry. Without an interval where there is one run.
         sides: means of the entry and of the other, over the paired runs.

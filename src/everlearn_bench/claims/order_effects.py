@@ -1,4 +1,4 @@
-"""What the place in the stream does: effect of the order, and the first two domains against the last two."""
+"""Compute the effect of a domain's position: of the order, and the first two domains against the last two."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OrderEffects(GridPart):
 
 @grid_part("order effects")
 def order_effects(shown: GridContents) -> GridPart | None:
-    """Return what the place in the stream does, where a grid has runs in an order."""
+    """Return the part on the effect of a domain's position; None if no run of the grid has an order."""
     found = effect_tables(shown.cells, shown.template)
     return OrderEffects(found) if found else None
 

@@ -46,7 +46,7 @@ def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
     """Judge the claims about a suite from a grid's results and write the page.
 
     Args:
-        suite: what the grid was run on.
+        suite: the suite of the grid.
         results: folder of the cells; it may be empty, or absent.
         output: the Markdown file; replaced atomically.
 
@@ -74,12 +74,12 @@ def page(
     """Return the page.
 
     Args:
-        suite: what the cells were measured on.
+        suite: the suite of the cells.
         title: its heading.
         introduction: Markdown.
         judged: the claims.
-        cells: what they were judged from.
-        these: the same claims about these very tasks, seeds being the only sample; empty to leave that out.
+        cells: the cells on which the verdicts are based.
+        these: the same claims for this fixed set of tasks, with seeds as the only sample; empty to omit them.
     """
     titles = _titles(judged, cells, suite)
     parts = [
@@ -124,7 +124,7 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
 
 
 def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: Judged | None = None) -> Table:
-    """Return the comparisons of one claim; with `these` what they say of these very tasks."""
+    """Return the comparisons of one claim; `these` adds the verdicts for this fixed set of tasks."""
     alone = all(finding.question.other is None for finding in judged.findings)  # its difference is what was measured
     measured = ("Measured [95 %]",) if alone else ("Measured", "Difference [95 %]")
     second = ("These tasks: difference [95 %]", "p", "p (Holm)", "Verdict") if these is not None else ()
@@ -140,7 +140,7 @@ def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: J
 
 
 def question(asked: ClaimQuestion, titles: Mapping[str, str]) -> str:
-    """Return in words what is compared: ``DAS > EWC: F1``."""
+    """Return the comparison in words: ``DAS > EWC: F1``."""
     entry, name = titles[asked.entry] + _orders(asked.orders), NUMBERS[asked.number]
     sign = ">" if asked.relation == "above" else "<"
     scale, _ = _scale(asked)
@@ -182,7 +182,7 @@ def _p(value: float | None) -> str:
 
 
 def _measured(cells: Sequence[Run]) -> str:
-    """Return what the verdicts rest on."""
+    """Return a summary of the measurements behind the verdicts."""
     if not cells:
         return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
     trained = [cell for cell in cells if cell.tokens]

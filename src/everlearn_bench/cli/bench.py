@@ -110,7 +110,7 @@ def command(
     if data is not None and str(data) == FETCH and not only_show:
         data = fetch(chosen, telling(quiet).say, overlay)
         if methods is None:
-            show({"data": str(data)}, as_json, lambda: f"The data of {suite} lies in {data}.")
+            show({"data": str(data)}, as_json, lambda: f"The data of {suite} is in {data}.")
             return
     entries = resolve(_words(methods), chosen) if methods is not None else []
     against = resolve([reference], chosen, "--reference")[0].name if reference else None

@@ -114,7 +114,7 @@ class Programs(Task):
 
         Args:
             written: for each sample, a completion of each problem's function.
-            told: counts the finished programs; None for no progress.
+            told: called with the number of finished programs; None for no progress.
         """
         programs = [p.program(rest) for rests in written for p, rest in zip(self.problems, rests, strict=True)]
         limits = Allowance(self.config.seconds, self.config.megabytes)
@@ -184,7 +184,7 @@ def _solution(problem: Problem) -> Pair:
 
 
 def _stops_at(tokenizer: Any, stop: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-    """Return a function that tells whether a row ends with one of the texts; it decodes only the row's last tokens."""
+    """Return a predicate for rows that end with one of the texts; it decodes only the row's last tokens."""
     most = max(len(text.encode()) for text in stop) + 8
 
     def said(ids: Sequence[int]) -> bool:

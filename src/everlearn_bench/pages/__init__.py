@@ -1,1 +1,1 @@
-"""What the page of a suite's grid shows beside that of any grid."""
+"""Add sections of a suite to the page of its grid."""

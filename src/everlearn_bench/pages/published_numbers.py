@@ -17,12 +17,12 @@ BESIDE = {
     "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
 }  # fmt: skip
 BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
-"""What of ours stands beside published numbers: number → how it is called."""
+"""Measured numbers that are shown beside published ones: number → heading."""
 
 
 @grid_part("published numbers")
 def published_numbers(shown: GridContents) -> GridPart | None:
-    """Return the table of a suite that has published numbers, where a number of ours can stand beside them."""
+    """Return the table of a suite's published numbers beside those measured here; None if none can be compared."""
     template = shown.template
     if not isinstance(template, Suite) or template.published is None or not (shown.tasks or shown.asked_along):
         return None
@@ -31,7 +31,7 @@ def published_numbers(shown: GridContents) -> GridPart | None:
 
 @dataclass
 class PublishedNumbers(GridPart):
-    """A row for each that is published or ours."""
+    """Part of a grid's page: a table with a row for each published or measured row."""
 
     shown: GridContents
     published: Published

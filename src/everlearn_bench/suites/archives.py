@@ -24,7 +24,7 @@ BROKEN = (OSError, EOFError, ValueError, OverflowError, tarfile.TarError, zlib.e
 
 
 def broken(archive: Path) -> str:
-    """Describe what is wrong with the compression of an archive, read to its end; empty if nothing is."""
+    """Read an archive to its end and describe its damage; empty if there is none."""
     left = MOST
     try:
         with gzip.open(archive) as file:
@@ -80,7 +80,7 @@ def lines(file: BinaryIO, path: Path) -> Iterator[str]:
 
     Args:
         file: the text; it is closed.
-        path: where it lies, for errors.
+        path: its location, for errors.
 
     Raises:
         DataError: it is no UTF-8, or a line is too long.

@@ -32,8 +32,8 @@ class Published:
         title: the name of the publication.
         columns: meaning of each number, as in the source.
         rows: row → numbers in percent; None if the source has none.
-        caption: where they were read, and what is doubtful.
-        beside: what our tables show beside them: a number of :mod:`everlearn.grid.numbers`, and its
+        caption: their source, and doubts about them.
+        beside: the measured number that the tables show beside them: one of :mod:`everlearn.grid.numbers`, and its
             order (None: the mean over all). Averages and forgetting of the metrics of the suite if empty.
     """
 
@@ -61,7 +61,7 @@ class Suite(GridTemplate):
         sources: where its data can be fetched (``--data fetch``).
         by_hand: where to get data that cannot be fetched.
         cache: name of its folder in the user's cache; its own name if empty.
-        overlay: what the user changes.
+        overlay: the changes of the user.
         config: the keys of `suite:` in it.
         data: folder of the suite's data (``--data``); None if the suite finds it itself.
     """
@@ -100,7 +100,7 @@ class Suite(GridTemplate):
         """Return the suite with a user's changes and data.
 
         Args:
-            overlay: what the user changes.
+            overlay: the changes of the user.
             data: folder of the suite's data; None if the suite finds it itself.
 
         Raises:
@@ -153,7 +153,7 @@ class Suite(GridTemplate):
         return expanded(raw, self.name, known)
 
     def begin(self, raw: dict[str, Any]) -> None:
-        """Complete the template with what YAML cannot say, in place, before the user's keys are laid over it."""
+        """Complete the template in place with what YAML cannot express, before the user's keys are applied."""
 
     def finish(self, raw: dict[str, Any]) -> None:
         """Complete the recipe of one run, in place, where it depends on its domains or on the user's keys."""
@@ -202,7 +202,7 @@ class Suite(GridTemplate):
         return names
 
     def programs(self) -> list[str]:
-        """Return the end tasks of the template that run what the model writes (`run_code`).
+        """Return the end tasks of the template that run generated code (`run_code`).
 
         Raises:
             RecipeError: there is none.

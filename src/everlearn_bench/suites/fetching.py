@@ -75,7 +75,7 @@ def fetch(suite: Suite, say: Say = lambda text: None, overlay: Overlay | None = 
     failures += suite.make(folder, known_of(folder), say)
     if failures:
         raise DataError(
-            f"{failures[0]}{more} The same command fetches what is missing; what was fetched lies in {folder}. "
+            f"{failures[0]}{more} The same command downloads the missing files; the files so far are in {folder}. "
             f"{suite.by_hand}".strip()
         )
     return folder

@@ -1,4 +1,4 @@
-"""Options that a suite gives the methods of a recipe, unless they set them."""
+"""Default method options of a suite, used unless the recipe sets them."""
 
 from __future__ import annotations
 

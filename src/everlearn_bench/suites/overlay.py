@@ -24,13 +24,13 @@ OWN_TEXT = ("path", "sources")
 """Keys with which a domain is a user's own text: the suite's files, and its held-out text, are dropped."""
 ELSEWHERE = {
     "method": "name the methods in `--methods`, and their options in `grid.methods`",
-    "run": "`--seeds`, `--results` and `--runs` decide what stands there",
+    "run": "`--seeds`, `--results` and `--runs` set these keys",
 }
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """What a user changes of a suite's template.
+    """The changes of a user to a suite's template.
 
     Attributes:
         recipe: keys of the recipe, nested.
@@ -52,7 +52,7 @@ def read_overlay(
 
     Args:
         path: a YAML file; None for none.
-        overrides: `key=value`, which replace what the file has.
+        overrides: `key=value`, which override the file.
         model: the base model, instead of the file's.
         tokens: tokens per domain, instead of steps.
 
@@ -154,7 +154,7 @@ def _lay_named(items: list[dict[str, Any]], parts: Any, group: str) -> None:
         return
     if not isinstance(parts, Mapping):
         raise RecipeError(f"`{group}` in the settings must be a mapping of names (or `*`) to keys (got {parts!r:.80}).")
-    for name in sorted(parts, key=lambda name: name != "*"):  # what is said of one counts more than what is said of all
+    for name in sorted(parts, key=lambda name: name != "*"):  # a name overrides the wildcard
         if name != "*" and name not in known:
             raise RecipeError(
                 f"`{group}.{name}` in the settings: the suite has {', '.join(known) or 'none'}, or `{group}.*` for all."

@@ -65,7 +65,7 @@ def learnt_alone(run: Run, groups: Mapping[str, str] | None = None) -> StreamLos
 
 
 def _same_base(run: Run, other: Run) -> bool:
-    """Whether both began with one model: its scores are the same, but for what another machine rounds otherwise."""
+    """Return whether both started from the same model, whose scores are equal up to rounding."""
     ours, theirs = _at(run, 0), _at(other, 0)
     return all(math.isclose(ours[name], theirs[name], rel_tol=1e-3) for name in ours.keys() & theirs.keys())
 

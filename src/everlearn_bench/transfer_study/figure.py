@@ -21,7 +21,7 @@ def saturation(comparison: Comparison) -> Iterator[Plate]:
 
 
 def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Plate]:
-    """Draw one of these figures."""
+    """Draw the forgetting at equal gaps, one line per bucket of checkpoints."""
     lines = [
         Curve(rank, list(bucket.gaps), list(bucket.gaps.values()), label=f"checkpoints {words(bucket)}")
         for rank, bucket in enumerate(found.buckets)

@@ -34,7 +34,7 @@ _BRACKETS = "In brackets: medians over domains, then 95 % intervals of the means
 
 
 def spreads(stream: StreamLosses) -> Spreads:
-    """Means and medians of a run; domains that were learnt alone have theirs where streams have CPT."""
+    """Means and medians of a run; models of single domains are shown in the column CPT."""
     found = stream.spread()
     return found if "continual" in found or "dapt" not in found else {"continual": found["dapt"]}
 
@@ -43,7 +43,7 @@ def of_all_domains(runs: Mapping[str, Sequence[Spreads]]) -> Table:
     """Return the table of the measures over all domains.
 
     Args:
-        runs: of each entry and order, by what they are called.
+        runs: label → runs of a row and order.
     """
     rows = [(label, tuple(_cell(own, measure, ALL) for measure in COLUMNS)) for label, own in runs.items()]
     return Table(
@@ -57,10 +57,10 @@ def of_all_domains(runs: Mapping[str, Sequence[Spreads]]) -> Table:
 
 
 def by_super_domain(runs: Mapping[str, Sequence[Spreads]]) -> Table | None:
-    """Return the table of what each super-domain learns and keeps; None if no run has two of them.
+    """Return the table of what each super-domain learns and retains; None if no run has two of them.
 
     Args:
-        runs: of each entry and order, by what they are called.
+        runs: label → runs of a row and order.
     """
     rows = []
     for label, own in runs.items():
@@ -78,7 +78,7 @@ def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[s
     """Return what domains gain by the size of their training text; None if all sizes are alike or one is not known.
 
     Args:
-        gains: of single runs, domain → base model − after its training; by what the runs are called.
+        gains: label → for each run, domain → base model − after its training.
         sizes: domain → bytes.
     """
     names = dict.fromkeys(name for runs in gains.values() for run in runs for name in run)

@@ -32,16 +32,16 @@ EVALUATION = (
 
 @grid_part("long streams")
 def long_streams(shown: GridContents) -> GridPart | None:
-    """Return what the study says of a grid; None where all streams are short."""
+    """Return the study's part of a grid's page; None if all streams are short."""
     return LongStreams(shown.template, shown.cells) or None
 
 
 class LongStreams(GridPart):
-    """Cells whose streams are long enough to ask whether late stages forget more.
+    """Part of a grid's page on cells with long streams: do late stages forget more?
 
     Args:
-        template: names the orders, and super-domains and sizes of domains where it knows them.
-        cells: of one grid; the short ones, and those of no order, are left out.
+        template: names the orders, and the super-domains and sizes of domains if known.
+        cells: cells of one grid; short streams and runs without an order are omitted.
     """
 
     def __init__(self, template: GridTemplate, cells: Sequence[Run]) -> None:
@@ -69,13 +69,13 @@ class LongStreams(GridPart):
         return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
 
     def columns(self) -> list[FactColumn]:
-        """Return what the score matrix takes, where that is known."""
+        """Return a column with the compute of the score matrix, where it is known."""
         shown = {entry: fmt.percent(share) for entry, share in self.evaluation.items()}
         return [FactColumn("Evaluation, of training", shown, EVALUATION)] if shown else []
 
     @cached_property
     def evaluation(self) -> dict[str, float]:
-        """Entry → what its score matrix takes, as a share of its steps: the mean over runs, where it is known."""
+        """Return row → compute of its score matrix as a share of its steps: the mean over runs, where it is known."""
         shares: dict[str, list[float]] = {}
         for cell in (cell for cells in self._groups.values() for cell in cells):
             if (share := evaluation_share(cell)) is not None:
@@ -90,7 +90,7 @@ class LongStreams(GridPart):
             yield from at_equal_gaps(label, found, UNIT)
 
     def _runs(self) -> dict[str, list[Spreads]]:
-        """Entry and order, and the models of single domains, to the measures of each run."""
+        """Return row and order, and the models of single domains → the measures of each run."""
         found = {
             label: [
                 spreads(stream)
@@ -106,7 +106,7 @@ class LongStreams(GridPart):
         return found
 
     def _gains(self) -> dict[str, list[dict[str, float]]]:
-        """Return models of single domains, and each entry with all its orders → what domains gained in each run."""
+        """Return models of single domains, and each row with all its orders → gains of the domains in each run."""
         entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
         alone = {f"{cell.grid.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
         return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
@@ -118,7 +118,7 @@ class LongStreams(GridPart):
 
     @cached_property
     def _saturations(self) -> dict[str, SaturationByGap]:
-        """Entry and order, seeds together, then each entry with several orders together, to what they say."""
+        """Return row and order (seeds pooled), then each row with several orders (pooled) → saturation."""
         together = dict(self._groups)
         for title, cells in self._entries.items():
             orders = {cell.grid.order for cell in cells}

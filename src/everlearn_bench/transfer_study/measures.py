@@ -1,4 +1,4 @@
-"""Measure what a stream learns, keeps and transfers as in the causal study: differences of log-perplexities.
+"""Measure what a stream learns, retains and transfers as in the causal study: differences of log-perplexities.
 
 R[n, c] is the loss of column c after n of T domains (nats per token, the logarithm of a perplexity, or bits per byte),
 and U = −R as in :mod:`everlearn.evaluation.quantities`. R[0, c] is ZS, the base model. R[alone, c] is FT or DAPT, the
@@ -108,9 +108,9 @@ class Spread:
     """One measure over several domains.
 
     Attributes:
-        mean: over them.
-        median: over them.
-        domains: how many have it.
+        mean: mean over the domains.
+        median: median over the domains.
+        domains: number of domains with a value.
     """
 
     mean: float

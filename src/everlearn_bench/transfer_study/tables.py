@@ -92,8 +92,8 @@ def perplexity_table(label: str, runs: Sequence[Run]) -> Table | None:
     """Return perplexities as the causal study names them; of several seeds their geometric means.
 
     Args:
-        label: what the runs are called.
-        runs: of one pool.
+        label: name of the runs.
+        runs: the runs, which are pooled.
     """
     run, studies = runs[0], [_perplexities(each) for each in runs]
     if run.results.get("objective") != "causal" or not any(own for study in studies for own in study.values()):
@@ -190,7 +190,7 @@ def _spread_of(run: Run, metric: str) -> Spreads:
 
 
 def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
-    """Return measure → group → means over the runs of mean, median and number of domains; what one lacks is absent."""
+    """Return measure → group → means over the runs of mean, median and number of domains; missing values are absent."""
     first, *others = runs
     return {
         key: {
@@ -231,7 +231,7 @@ def saturation_table(comparison: Comparison) -> Table | None:
 
 
 def saturation_rows(found: Mapping[str, SaturationByGap], unit: str) -> Table:
-    """Make a table of what buckets of checkpoints have forgotten, and how much more than the first at equal gap.
+    """Make a table of forgetting by bucket of checkpoints, and its excess over the first bucket at equal gap.
 
     Args:
         found: label → comparison of its buckets.

@@ -52,7 +52,7 @@ CASES = [
         "goes on from a run into another folder",
         run,
         command=("learn", "runs/first", "--domain", "c=c.jsonl", "--into", "runs/next"),
-        says=("`--into`", "goes on where it is"),
+        says=("`--into`", "is resumed in place"),
     ),
     Case(
         "learns from a hub id without saying where to",

@@ -104,7 +104,7 @@ class WordChange:
 
 @dataclass(frozen=True)
 class End:
-    """What lost most, or what gained most."""
+    """The largest losses, or the largest gains."""
 
     passages: list[PassageChange] = field(default_factory=list)
     tokens: list[TokenChange] = field(default_factory=list)
@@ -118,7 +118,7 @@ def ends_of(
     scored: NDArray[np.float64],
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[End, End]:
-    """Return what lost most and what gained most; only passages if the two models have different tokens.
+    """Return the largest losses and gains; only passages if the two models have different tokens.
 
     Args:
         passages: passages of a text.

@@ -94,7 +94,7 @@ def diff(
         tasks: end tasks without fine-tuning: YAML files with tasks, or their options.
         on: a recipe, whose held-out text, general text and end tasks are compared too.
         blocks: approximate number of rows per text; passages are drawn from the complete text.
-        block_size: tokens of a row. Default: 512, or the shorter of the models' longest inputs.
+        block_size: tokens per row. Default: 512, or the shorter of the models' longest inputs.
         tolerate: bits per byte that a text may lose before it counts as forgotten. Default: 0.02.
         batch_size: rows in a forward pass.
         bf16: compute in bfloat16; the weights stay float32.
@@ -239,7 +239,7 @@ def _chosen(sources: Mapping[str, Documents], sides: Sequence[ModelSide], size: 
 
 @dataclass(frozen=True)
 class _Measuring:
-    """The measurements that are made on each of the two models."""
+    """Measurements of each of the two models."""
 
     tasks: list[Task]
     texts: Mapping[str, _Chosen]

@@ -30,7 +30,7 @@ _CLEAR = 2.0
 
 @dataclass(frozen=True)
 class _Half:
-    """What lost most in a text, or what gained most.
+    """Table of the largest losses in a text, or of the largest gains.
 
     Attributes:
         title: title of the part.
@@ -89,7 +89,7 @@ def _dots(found: ComparedModels) -> list[Plate]:
 
 
 def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
-    """Return what lost most and what gained most, beginning with the one that decides the verdict."""
+    """Return the largest losses and gains, beginning with those that decide the verdict."""
     halves = [
         _Half(
             f"What {word} most",

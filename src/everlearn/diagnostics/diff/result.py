@@ -39,7 +39,7 @@ class ComparedModels:
         before: label of the earlier model.
         after: label of the later model.
         kind: masked, causal or text-to-text.
-        block_size: tokens of a row.
+        block_size: tokens per row.
         tolerated: bits per byte that a text may lose before it counts as forgotten.
         texts: the difference on each text.
         tasks: the difference on each end task.

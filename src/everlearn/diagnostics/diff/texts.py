@@ -34,8 +34,8 @@ class TextDifference:
         after: level of the later model.
         difference: after − before, paired.
         by_token: whether both models read the same tokens.
-        lost: what got worse most.
-        gained: what got better most.
+        lost: the largest losses.
+        gained: the largest gains.
     """
 
     name: str

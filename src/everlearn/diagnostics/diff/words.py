@@ -21,7 +21,7 @@ _FEW = 5
 
 
 def sentence(found: ComparedModels) -> str:
-    """Return what was forgotten, what was learnt and what cannot be distinguished, each with its interval."""
+    """Return sentences on forgetting, learning and indistinguishable changes, each with its interval."""
     words = found.verdicts
     described = {text.name: _of_text(text) for text in found.texts}
     described |= {task.name: _of_task(task) for task in found.tasks}

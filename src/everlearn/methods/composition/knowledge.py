@@ -110,13 +110,13 @@ class Chain(nn.Module):
         return carried, total
 
     def change(self, states: Sequence[Tensor], sees: Tensor, last: Tensor) -> Tensor:
-        """Return what the adapters have added, [B, S, H], times σ(w · H + b) if there is a gate."""
+        """Return the sum of the adapters' outputs, [B, S, H], times σ(w · H + b) if there is a gate."""
         _, total = self(states, sees)
         return total if self.gate is None else torch.sigmoid(self.gate(last)) * total
 
 
 class Chains(BesideLayers):
-    """The chains that a text is read with.
+    """The active chains of a text.
 
     Args:
         chains: at least one.

@@ -48,7 +48,7 @@ class CachedAnswers:
 
     Attributes:
         rows: number of rows with known predictions.
-        asked: number of rows that the student has trained on.
+        asked: number of rows requested by the student.
         found: number of those whose predictions were known.
     """
 

@@ -1,4 +1,4 @@
-"""What the outputs of a student and its teacher are compared by: distributions and distances for distillation.
+"""Define distributions and distances by which distillation compares a student and its teacher.
 
 A distance takes log-probabilities of the teacher first and of the student second; they may be over tokens, features or
 other texts. It sums over this dimension only; the caller averages over labels, tokens or texts.

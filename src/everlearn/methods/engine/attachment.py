@@ -182,7 +182,7 @@ def refuse_without_attention(method: Method, setting: Setting, what: str) -> Non
     Args:
         method: the method that needs attention.
         setting: its setting.
-        what: what it does with attention, for the message.
+        what: how the method uses attention, for the message.
     """
     stacks = architecture_of(setting.model).stacks
     if not any(stack.attentions for stack in stacks):
@@ -195,13 +195,13 @@ def refuse_without_attention(method: Method, setting: Setting, what: str) -> Non
 def refuse_without_units(
     method: Method, setting: Setting, kinds: Collection[str] = ("head", "neuron", "output"), instead: str = ""
 ) -> None:
-    """Raise ``MethodError`` if the units of a model are not known, or not what the method takes them for.
+    """Raise ``MethodError`` if the units of a model are unknown or violate the method's assumptions.
 
     Args:
         method: the method that uses units.
         setting: its setting.
         kinds: the kinds of units that it uses.
-        instead: another way out, for the message.
+        instead: an alternative to suggest in the message.
     """
     if why := why_without_units(setting.model, kinds):
         raise MethodError(

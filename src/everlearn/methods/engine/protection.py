@@ -418,7 +418,7 @@ class Protection:
         self._before = [(p, factors, local(p).detach().clone()) for p, factors in held.values() if p.requires_grad]
 
     def after_update(self) -> None:
-        """Undo the masked part of the update, whatever made it; call it after ``optimizer.step()``."""
+        """Undo the masked part of the update, whatever caused it; call it after ``optimizer.step()``."""
         for method in self.methods:
             method.pull(self.stage)
         with torch.no_grad():

@@ -78,7 +78,7 @@ class CLASSIC(HATAdapter):
         return ContrastedAdapters(feed_forward_outputs(model), self.inner(model), self.config.smax, mixing)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """Freeze the mixing, which is not used for reading a text."""
+        """Freeze the mixing, which is not used at test time."""
         super().at_end_task(model, attachment)
         attachment.get_submodule("mixing").requires_grad_(False)
 

@@ -91,7 +91,7 @@ class DAS(Method):
         return self.config.strength > 0 or self._gated
 
     def check(self, setting: Setting) -> None:
-        """Require what the options need.
+        """Check the requirements of the options.
 
         The contrastive loss needs representations of texts, the mask a trainable model, the proxy dropout, and Wiki+KL
         and Wiki+MLM a general corpus.

@@ -56,7 +56,7 @@ class Adaptation(Method):
         return self._teacher
 
     def check(self, setting: Setting) -> None:
-        """Refuse what the penalty does not support."""
+        """Refuse settings that the penalty does not support."""
         super().check(setting)
         self.weights.label = self.label
         self.weights.check(replace(setting, methods=tuple(m for m in setting.methods if m is not self)))

@@ -360,7 +360,7 @@ class Budget(Method):
         self._know(stage, EARLIER, stage.source, probe.width)
 
     def detach(self, stage: Stage) -> None:
-        """Drop everything that belongs to the domain."""
+        """Delete the state of the current domain."""
         self._start, self._own, self._general, self._inside, self._checks = {}, [], [], {}, {}
 
     # -- looking ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How a forgetting budget's state is saved: what is known of the groups of texts, and the probes of earlier domains."""
+"""Save and load the state of a forgetting budget: the groups of texts, and the probes of earlier domains."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PARTS = ("fisher", "anchor", "directions")
 
 @dataclass(frozen=True)
 class KnownFacts:
-    """What is noted of a group."""
+    """The recorded state of a group."""
 
     texts: list[str]
     constant: float
 
 
 class KnownTexts(StatePiece[dict[str, Known]]):
-    """What is known of each group: tensors "<group>/<part>/<parameter>" and "<group>/offset", a fact "<group>"."""
+    """The state of each group: tensors "<group>/<part>/<parameter>" and "<group>/offset", a fact "<group>"."""
 
     def holds(self, value: dict[str, Known]) -> bool:
         """Return whether a text is known."""

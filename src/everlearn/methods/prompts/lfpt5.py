@@ -92,13 +92,13 @@ class LFPT5(Method):
 
     The model is frozen; n vectors P are trained on the whole stream, appended to the text in an encoder and prepended
     in a decoder. Before domain t > 1 the model, with the current P, generates pseudo-samples of each earlier domain: an
-    encoder-decoder is asked for a domain and answers "prompt, separator, answer". While t is learnt
+    encoder-decoder is prompted with a domain and writes "prompt, separator, answer". While t is learnt
 
         L = L_task + lm · L_lm + pseudo · (L_task + lm · L_lm)(x̃) + divergence · Σ KL(p_before(·|x̃) ‖ p(·|x̃))
 
-    with L_lm the loss of generating the examples of the batch when asked for the domain, x̃ some of the pseudo-samples,
+    with L_lm the loss of generating the examples of the batch from the domain's prompt, x̃ some of the pseudo-samples,
     and the divergence summed over the tokens of an answer (averaged over x̃); p_before is the model with P as at the
-    beginning of the domain. A decoder that learns text generates it without being asked and needs no L_lm. No domain id
+    beginning of the domain. A decoder that learns text generates it without a prompt and needs no L_lm. No domain id
     is needed at test time.
 
     Pseudo-samples are held in memory and in checkpoints while a domain is learnt, and dropped when it ends. They are
@@ -157,7 +157,7 @@ class LFPT5(Method):
     config: Config
     _prompt = OneTensor(PROMPT, dims=2)
     _pseudo = WrittenRows("pseudo", lambda: None)
-    """The prompt; within a domain also its pseudo-samples, which a resumed one goes on with."""
+    """The prompt; within a domain also its pseudo-samples, with which a resumed domain continues."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -240,7 +240,7 @@ class LFPT5(Method):
     def _of_writing(
         self, stage: Stage, rows: Sequence[tuple[Block, str]], name: str, weight: float
     ) -> dict[str, Tensor]:
-        """Return the mean loss of generating these examples when asked for their domains."""
+        """Return the mean loss of generating these examples when prompted with their domains."""
         writer = self._writer(stage)
         lessons = [writer.lesson(block, domain) for block, domain in rows] if weight else []
         usable = [lesson for lesson in lessons if lesson is not None]

@@ -11,7 +11,7 @@ from everlearn.data.tokenize import Encoder
 
 
 class WrittenPairs:
-    """Generated examples of an encoder-decoder: asked for a domain it answers with prompt, separator and answer.
+    """Generated examples of an encoder-decoder: prompted with a domain, it writes prompt, separator and answer.
 
     Args:
         encoder: the text encoder of the model.
@@ -69,7 +69,7 @@ class WrittenTexts:
         return self._start
 
     def lesson(self, block: Block, domain: str) -> None:
-        """Return None: generating text is the task itself."""
+        """Return None: a decoder needs no separate generation loss, because generating text is its task."""
 
     def block(self, tokens: Sequence[int]) -> Block:
         """Convert generated tokens to a row with one document."""

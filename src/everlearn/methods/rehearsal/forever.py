@@ -240,6 +240,6 @@ class Forever(Method):
         )
 
     def detach(self, stage: Stage) -> None:
-        """Drop everything that belongs to the domain."""
+        """Delete the state of the current domain."""
         self._clock, self._start = Clock(), {}
         self._trained, self._held, self._before = [], [], []

@@ -1,4 +1,4 @@
-"""The memory of a method, and the reader from which the pieces of its state take what is theirs."""
+"""Define the memory of a method, and the reader from which each piece of its state takes its tensors and facts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MemoryReader:
         return tensor
 
     def take_fact(self, key: str, kind: TypeAdapter[T]) -> T:
-        """Take a fact, validated strictly: neither text nor a boolean stands for a number."""
+        """Take a fact, validated strictly: text and booleans are not accepted as numbers."""
         if key not in self.facts:
             self.refuse(key, "is missing", "json")
         try:

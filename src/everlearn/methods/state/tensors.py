@@ -96,7 +96,7 @@ class OneTensor(StatePiece[Tensor]):
         self.kind, self.dims = kind, dims
 
     def holds(self, value: Tensor) -> bool:
-        """Return whether it has elements."""
+        """Return whether the tensor has elements."""
         return value.numel() > 0
 
     def save(self, value: Tensor, memory: Memory) -> None:

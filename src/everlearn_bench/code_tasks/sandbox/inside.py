@@ -1,4 +1,4 @@
-"""What the process of a program does: it gives up every right, runs the program, and says how that ended.
+"""Run a program in its own process: drop every privilege, run the program, and report how it ended.
 
 Run as a script by an interpreter without site-packages; it knows nothing of everlearn and imports nothing that needs a
 library beside Python's own. What it is given on its standard input, as JSON: ``program``, ``filter`` (hex),
@@ -39,8 +39,8 @@ def _libraries() -> Iterator[tuple[str, int]]:
     """Yield each path that may be read, with its rights.
 
     Of Python's own modules the contents may be read; of their folders, and of the empty working folder, the lists of
-    names. A right to list holds for all that lies below, so the library's own folder gets none: what others installed
-    lies in it.
+    names. A right to list covers all subfolders, so the library's own folder gets none: it contains other installed
+    packages.
     """
     yield ".", _READ_FOLDER
     for folder in filter(os.path.isdir, sys.path):
@@ -100,7 +100,7 @@ def _run(program: str) -> None:
 
 
 def main() -> None:
-    """Lock, run, tell."""
+    """Drop privileges, run the program, and report the outcome."""
     given = json.load(sys.stdin)
     token, verdict, program = given["token"], given["verdict"], given["program"]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -116,7 +116,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         os.write(given["refusal"], str(error).encode())
         os._exit(1)
-    os.close(given["refusal"])  # what stands in it is no program's: none has run before, and none has it afterwards
+    os.close(given["refusal"])  # no program can have written it, or can open it later
     del given
     try:
         _run(program)

@@ -26,7 +26,7 @@ _MOST_READ = 4096
 
 
 class Verdict(IntEnum):
-    """How a program ended: what it said itself, or what it was ended for.
+    """How a program ended: by its own verdict, or by a limit.
 
     The first takes a number from a pipe that is not read before the program is through, so none gets there by printing
     a verdict or by ending early. It is no proof against a program that is made to cheat: one that reads its inherited
@@ -50,7 +50,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a program may take. Files it may not write, processes and threads it may not start at all.
+    """Resource limits of a program. It can neither write files nor start processes or threads.
 
     Attributes:
         seconds: of computing; a program that waits is ended after ten times as many.
@@ -72,7 +72,7 @@ def run_programs(
     Args:
         programs: source texts; one has passed when it was executed to its end.
         limits: of each.
-        progress: told how many are done.
+        progress: called with the number of completed programs.
 
     Raises:
         SandboxError: the system cannot lock a process in; nothing was run.
@@ -92,7 +92,7 @@ def check_available() -> None:
     """Find out once whether a process can be locked in here.
 
     Raises:
-        SandboxError: it cannot; the sentence says what is missing.
+        SandboxError: it cannot; the message names what is missing.
     """
     if sys.platform != "linux":
         raise SandboxError(
@@ -159,7 +159,7 @@ def _run(program: str, limits: Allowance) -> Verdict:
 
 
 def _said(pipe: int) -> bytes:
-    """Read what was written into a pipe, without waiting."""
+    """Read the available bytes of a pipe, without waiting."""
     os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
         return os.read(pipe, _MOST_READ)

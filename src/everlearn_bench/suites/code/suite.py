@@ -15,7 +15,7 @@ from everlearn_bench.suites.methods import with_options
 
 CODE = "code"
 POINTS = 8
-"""Moments inside the training at which the end tasks are asked, and held-out text is scored, the end included."""
+"""Number of evaluations of end tasks and held-out text during training, including the end."""
 
 
 @register_suite
@@ -48,7 +48,7 @@ class Code(Suite):
             raw["general"] = {"path": str(found[0]), "validation": str(found[1]), "max_documents": 2000}
 
     def finish(self, raw: dict[str, Any]) -> None:
-        """Ask whether programs may run, evaluate during the training, and let methods act in it from the first step."""
+        """Require permission to run programs, evaluate during training, and set methods to act from the first step."""
         if any(task["kind"] == CODE and task.get("run_code") is None for task in raw["end_tasks"]):
             raise RecipeError(
                 "The suite `code` runs programs that the model writes, in a sandbox: allow it with `--run-code` (or "

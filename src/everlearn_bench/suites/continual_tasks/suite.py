@@ -39,7 +39,7 @@ class ContinualTasks(Suite):
         return locate(inside, self.name, self.domains, self.data, self.config.names)
 
     def begin(self, raw: dict[str, Any]) -> None:
-        """Say how tasks are answered, and give each its labels."""
+        """Configure how tasks are answered, and set their labels."""
         lay_over(raw, read_yaml(Path(__file__).with_name("answers.yaml"), "template")[self.config.answers])
         for task in raw["end_tasks"]:
             labels = list(TASKS[task["name"]].labels)

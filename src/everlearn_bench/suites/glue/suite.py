@@ -63,7 +63,7 @@ class Glue(ContinualTasks):
         return suite
 
     def begin(self, raw: dict[str, Any]) -> None:
-        """Add general text, which is read with the same head."""
+        """Add general text, which is evaluated with the same head."""
         super().begin(raw)
         general = {"path": f"suite:glue/{GENERAL['train']}", "validation": f"suite:glue/{GENERAL['validation']}"}
         raw |= {"objective": "masked", "general": general}

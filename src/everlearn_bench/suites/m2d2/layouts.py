@@ -69,7 +69,7 @@ def read_folder(folder: Path) -> Taxonomy:
             M2D2's.
     """
     if (folder / "train.txt").is_file():
-        raise DataError(f"'{folder}' is a domain itself: name the folder that it lies in.")
+        raise DataError(f"'{folder}' is a domain itself: name its parent folder.")
     tars = {path.with_name(path.name.removesuffix(TAR)): path for path in _below(folder) if path.name.endswith(TAR)}
     folders = {path.parent: path.parent for path in _below(folder) if path.name == "train.txt"}
     leaves: dict[str, Leaf] = {}

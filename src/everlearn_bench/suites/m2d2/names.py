@@ -110,7 +110,7 @@ def branch_of(name: str) -> Branch:
     """
     if name not in NAMES:
         raise DataError(
-            f"'{name}' is no domain of M2D2.{did_you_mean(name, NAMES)} Domains of your own lie in folders of their "
+            f"'{name}' is no domain of M2D2.{did_you_mean(name, NAMES)} Your own domains belong in folders of their "
             "super-domains: `<super-domain>/<domain>/{train,valid,test}.txt`."
         )
     return NAMES[name]

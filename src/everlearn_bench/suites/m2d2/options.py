@@ -15,7 +15,7 @@ class StreamOptions(Suite.Config):
     """Keys of `suite:`: the domains of a stream, and the processing of their text."""
 
     domains: tuple[str, ...] = ()
-    """Domains, or groups and super-domains with all of theirs; every domain by default."""
+    """Domains, or groups and super-domains with all their domains; every domain by default."""
     level: Literal[1, 2] = 2
     """Level of M2D2's taxonomy: its groups (L1), or their parts (L2). A stream has one of the two: L1 contains L2."""
     aliases: Literal["drop", "keep"] = "drop"

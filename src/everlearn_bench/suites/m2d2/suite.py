@@ -38,7 +38,7 @@ SETTLED = "stream.json"
 
 @register_suite
 class M2D2(Suite):
-    """Many domains in a taxonomy of two levels: M2D2's own, your own, or the built-in ones.
+    """Many domains in a taxonomy of two levels: M2D2, the user's, or the built-in substitute.
 
     The domains and their orders are read from the data (:meth:`on`); before that they are the built-in ones as listed.
     """
@@ -125,11 +125,11 @@ class M2D2(Suite):
             raw["data"]["isolate_documents"] = False
 
     def finish(self, raw: dict[str, Any]) -> None:
-        """Say which order this is, and how the text was made."""
+        """Set notes on the order and on the origin of the text."""
         raw["run"]["notes"] = self._bound().notes([item["name"] for item in raw["domains"]])
 
     def _bound(self) -> Bound:
-        """Return the stream; of a suite without data that of its folder."""
+        """Return the stream of the configured data, or of the suite's default folder."""
         if self.bound is not None:
             return self.bound
         folder = _folder(None)

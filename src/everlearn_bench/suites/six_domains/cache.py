@@ -43,7 +43,7 @@ def find(folder: Path, name: str, wanted_for: str, instead: str) -> Path:
     Args:
         folder: the data folder.
         name: path inside it, without ``.gz``.
-        wanted_for: what needs it, for the error message.
+        wanted_for: the purpose of the file, for the error message.
         instead: what to do if it is not available, for the error message.
 
     Raises:

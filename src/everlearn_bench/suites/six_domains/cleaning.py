@@ -63,7 +63,7 @@ def write(
             a series begin alike.
         known: sequences of words that no document may contain.
         most: bytes of text to keep; a document is kept completely or not at all.
-        held_out: one document in so many is held out for each of validation and test.
+        held_out: one in `held_out` documents is held out for each of validation and test.
 
     Returns:
         The number of documents that were read, dropped for each reason, and written.

@@ -27,7 +27,7 @@ class Proxy:
 
     Attributes:
         corpus: folder below ``domains/``.
-        text: what the text is.
+        text: a description of the text.
         original: the corpus of the paper.
         category: only documents of this ``category``.
     """

@@ -23,7 +23,7 @@ MADE = "made.json"
 """In a corpus' folder: what it was made of, by whom, and what became of the documents."""
 NOTE = "made here from the same sources; not byte-identical to the proxy of the committed results"
 MAKER = 1
-"""Counts what changes the documents of a corpus: one made otherwise is made again."""
+"""Version of the code that extracts documents; a corpus of another version is rebuilt."""
 MOST = 15_000_000
 
 
@@ -64,7 +64,7 @@ class Making:
         documents: number of documents read for the committed proxy; half as many are too few.
         domain: the domain whose end task must not overlap with it; None for general text.
         most: bytes of text.
-        held_out: one document in so many is held out for each of validation and test.
+        held_out: one in `held_out` documents is held out for each of validation and test.
     """
 
     sources: tuple[Upstream, ...]

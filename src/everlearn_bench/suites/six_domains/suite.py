@@ -48,7 +48,7 @@ class SixDomains(Suite):
         return locate(inside, self.data)
 
     def finish(self, raw: dict[str, Any]) -> None:
-        """Say which corpora are proxies, and which differ from those of the committed results."""
+        """Set notes on the corpora that are proxies, and on those that differ from the committed results."""
         proxies = [item["name"] for item in raw["domains"] if _ours(item)]
         built = {f"Proxy corpus '{name}'": [f"domains/{PROXIES[name].corpus}"] for name in proxies}
         if _ours(raw["general"] or {}):
