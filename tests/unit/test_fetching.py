@@ -121,7 +121,7 @@ def test_what_cannot_be_had_is_said_and_the_rest_is_kept(
         fetch(own)
     assert "the files so far are in " in str(caught.value)
     assert str(caught.value).endswith("Or clone it.")
-    place = Path(str(caught.value).split("lies in ")[1].split(". Or")[0])
+    place = Path(str(caught.value).split("so far are in ")[1].split(". Or")[0])
     assert [found.name for found in (place / "in").iterdir()] == ["two.json"]
 
 
