@@ -106,3 +106,15 @@ def test_a_killed_run_ends_in_the_same_weights(tmp_path: Path, monkeypatch: pyte
     ContinualLearner(whole).run()
     kill_and_resume(Killer(monkeypatch), broken, ["step 1.3", "checkpoint 1.4", "end"])
     assert_same(broken.folder(), whole.folder())
+
+
+@pytest.mark.parametrize(("method", "last"), [("forever", "first"), ("derpp", "first"), ("derpp", "chats")])
+def test_a_memory_holds_chats_beside_plain_text(tmp_path: Path, method: str, last: str) -> None:
+    built = made(tmp_path)
+    domains = sorted(
+        (domain.model_dump(mode="json") for domain in built.domains), key=lambda each: each["name"] == last
+    )
+    again = {**domains[0], "name": "again"}
+    train = {**built.train, "max_steps": 2}
+    results = ContinualLearner(built.changed(domains=[*domains, again], method=[{"name": method}], train=train)).run()
+    assert all(math.isfinite(each.value) for each in results.matrices["bits_per_byte"].estimates().values())

@@ -457,3 +457,13 @@ def test_sampling_takes_a_part_of_a_pass_of_its_own():
     assert torch.equal(seen, torch.cat([b["input_ids"][:, 0] for b in sample_batches(blocks, Rows(), **options)]))
     options["blocks"] = 99
     assert sum(len(batch["rows"]) for batch in sample_batches(blocks, Rows(), **options)) == 10
+
+
+def test_plain_text_beside_answers_is_learnt_everywhere() -> None:
+    ids = np.arange(4, dtype=np.int32)
+    plain = {"input_ids": ids, "segments": ids * 0}
+    answer = {**plain, "labels": np.array([-100, -100, 2, 3], np.int32)}
+    for blocks in ([plain, answer], [answer, plain]):
+        labels = stack(blocks)["labels"]
+        assert [row.tolist() for row in labels] == [block.get("labels", ids).tolist() for block in blocks]
+    assert set(stack([plain])) == set(plain)

@@ -44,10 +44,13 @@ Column = np.ndarray | Ragged
 
 
 def stack(blocks: Sequence[Block]) -> dict[str, Column]:
-    """Return blocks as columns: a matrix where all rows are equally long, :class:`Ragged` otherwise."""
+    """Return blocks as columns: a matrix where all rows are equally long, :class:`Ragged` otherwise.
+
+    Plain text beside answers has no labels and is learnt everywhere: its labels are its tokens.
+    """
     columns: dict[str, Column] = {}
-    for key in blocks[0] if blocks else ():
-        rows = [block[key] for block in blocks]
+    for key in dict.fromkeys(key for block in blocks for key in block):
+        rows = [block.get(key, block["input_ids"]) if key == "labels" else block[key] for block in blocks]
         if len({len(row) for row in rows}) == 1:
             columns[key] = np.stack(rows)
         else:

@@ -338,7 +338,10 @@ class Masked(Objective):
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
         plain = np.stack([block["input_ids"] for block in blocks]).astype(np.int64)
-        answers = [np.flatnonzero(block["labels"] != IGNORE) if "labels" in block else None for block in blocks]
+        own = [block.get("labels", block["input_ids"]) != IGNORE for block in blocks]
+        answers = [
+            None if learnt.all() else np.flatnonzero(learnt) for learnt in own
+        ]  # plain text is learnt everywhere
         usual = max(1, round(self.probability * plain.shape[1]))
         longest = max((len(answer) for answer in answers if answer is not None), default=0)
         count = max(usual, -(-longest // ANSWERS_TO) * ANSWERS_TO)

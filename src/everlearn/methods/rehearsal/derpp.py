@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -158,7 +159,10 @@ class DERpp(Method):
         kept = [row for row, place in enumerate(places) if place < share]
         kept = kept[max(0, len(kept) + len(sample) - self.config.capacity) :]
         first = max(self._masks, default=-1) + 1
-        self._blocks = {key: torch.cat([self._blocks[key][kept], new[key]]) if kept else new[key] for key in new}
+        if kept:
+            both = {key: (_column(self._blocks, key)[kept], _column(new, key)) for key in {**self._blocks, **new}}
+            new = {key: torch.cat(parts) for key, parts in both.items()}
+        self._blocks = new
         self._domains = [self._domains[row] for row in kept] + sample.domains
         self._masks = [self._masks[row] for row in kept] + list(range(first, first + len(sample)))
         hidden = self._hidden_states(stage, list(range(len(kept), len(self._domains))))
@@ -185,3 +189,8 @@ class DERpp(Method):
                 inputs = {name: value.to(device) for name, value in stage.objective.inputs(batch).items()}
                 parts.append(stage.objective.hidden(stage.model, inputs).to("cpu", torch.float32))
         return torch.cat(parts)
+
+
+def _column(blocks: Mapping[str, Tensor], key: str) -> Tensor:
+    """Return a column of blocks; plain text, which has no labels, is learnt everywhere."""
+    return blocks.get(key, blocks["input_ids"]) if key == "labels" else blocks[key]
