@@ -379,7 +379,7 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
     everlearn.fails(*words, "--orders", "foo", says=("names 'foo'", "Known: file, random-1,", "similar, swapped"))
     words = (*words[:3], "sequential,small", *words[4:])
     everlearn.fails(
-        *words, says=("The row 'small' has a `model.path` of its own", "`grid: {rows: {small: {model.path: …}}}`")
+        *words, says=("The row 'small' needs its own `model.path`", "`grid: {rows: {small: {model.path: …}}}`")
     )
 
 

@@ -213,7 +213,7 @@ def test_the_reason_of_the_default_tolerance_is_computed():
     halving = "costs {:.3f} bits per byte at 135 million parameters, {:.3f} at 1 billion and {:.3f} at 7 billion"
     assert halving.format(*costs) in text
     nats = TOLERATED_DRIFT * np.log(2) * bytes_per_token
-    assert f"{TOLERATED_DRIFT} bits per byte when left out: at 4.3 bytes a token that is {nats:.2f} nats" in text
+    assert f"{TOLERATED_DRIFT} bits per byte: at 4.3 bytes per token that is {nats:.2f} nats" in text
     assert f"a perplexity {100 * (np.exp(nats) - 1):.0f} % higher" in text
 
 

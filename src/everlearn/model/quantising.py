@@ -97,7 +97,7 @@ def is_quantised(model: nn.Module) -> bool:
 def in_full(model: Any) -> nn.Module:
     """Return the structure of a quantised model before quantisation, without weights (on the meta device)."""
     config = copy.deepcopy(model.config)
-    del config.quantization_config
+    vars(config).pop("quantization_config", None)
     with torch.device("meta"):
         full: nn.Module = type(model)(config)
     return full

@@ -106,10 +106,12 @@ CASES = [
     Case("names a list of paths", domain(path=["a.jsonl"]), says=("domains.0.path", "must be text")),
     Case(
         "names a folder without text",
-        both(file("texts/notes.pdf", "x"), domain(path="texts")),
+        both(file("texts/notes.docx", "x"), domain(path="texts")),
         says=("texts", "known format"),
     ),
-    Case("names a file of no known format", both(file("a.pdf", "x"), domain(path="a.pdf")), says=("a.pdf", "format")),
+    Case(
+        "names a file of no known format", both(file("a.docx", "x"), domain(path="a.docx")), says=("a.docx", "format")
+    ),
     Case("names a pattern that matches nothing", domain(path="x*.jsonl"), says=("x*.jsonl", "matches no file")),
     Case("names a link to itself", both(loop, domain(path="loop")), says=("loop",)),
     Case("names held-out text that is not there", domain(validation="held.jsonl"), says=("held.jsonl", "no such file")),
