@@ -161,7 +161,6 @@ class Lines(Reporter):
         self.lines.append(at)
 
 
-@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("case", METHODS)
 def test_loss_is_the_mean_nats_of_the_step_and_what_methods_add_has_names_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
@@ -326,7 +325,6 @@ CASES: dict[str, tuple[str, Any, list[str]]] = {
 }
 
 
-@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("case", CASES)
 def test_every_phase_gets_to_its_end_and_is_expected_from_the_start(tmp_path: Path, case: str) -> None:
     architecture, method, texts = CASES[case]
