@@ -277,6 +277,11 @@ def seal(folder: Path) -> None:
     write_json(folder / SEAL, {path.relative_to(folder).as_posix(): digest(path) for path in paths})
 
 
+def user_cache() -> Path:
+    """Return everlearn's folder in the user's cache (``XDG_CACHE_HOME``, ``~/.cache``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn"
+
+
 def damage(folder: Path, exactly: bool = False) -> str | None:
     """Describe the damage of a sealed folder; return None if every file is unchanged.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,7 @@ from everlearn.data.packing import CHUNK, IGNORED, Count, PairPacker, chunks, pa
 from everlearn.data.stored_columns import StoredColumns
 from everlearn.data.streaming import StreamedBlocks, too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder, Kind
-from everlearn.files import damage, new_folder, read_json, write_json
+from everlearn.files import damage, new_folder, read_json, user_cache, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -111,7 +110,7 @@ class _Columns:
 
 def default_cache() -> Path:
     """Return the folder in which blocks are kept unless the recipe says otherwise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "data"
+    return user_cache() / "data"
 
 
 def cache_folder(given: str | Path | None) -> Path:

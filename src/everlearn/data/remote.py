@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import glob
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from everlearn.data.blocks import hash_of
 from everlearn.errors import DataError, did_you_mean, first_line
-from everlearn.files import new_folder
+from everlearn.files import new_folder, user_cache
 
 
 def is_remote(path: str) -> bool:
@@ -26,7 +25,7 @@ def without_query(url: str) -> str:
 
 def cache() -> Path:
     """Return the folder of downloaded files."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "remote"
+    return user_cache() / "remote"
 
 
 @functools.cache
