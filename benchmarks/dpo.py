@@ -1,14 +1,14 @@
 """Train preferences with and without protection, and measure what the model forgets.
 
-    python benchmarks/dpo.py MODEL DATA [--output docs/results/dpo.json] [--steps 24]
+    python benchmarks/dpo.py MODEL DATA [--output docs/results/dpo.json] [--steps 64]
     python benchmarks/dpo.py --page docs/results/dpo.json
 
 A chat model first learns an earlier domain (abstracts of papers) by TRL's SFTTrainer with the recommended method. From
 that model DPO then learns to answer whether a review is positive or negative: chosen is the answer that the label of
-the review says, rejected the other one. It does so plainly, and with the recommended method. Every training is measured
-by `protect` on the same held-out text, and by TRL on pairs of held-out reviews.
+the review says, rejected the other one. It does so plainly, and with the recommended method, each at the same learning
+rates. Every training is measured by `protect` on the same held-out text, and by TRL on pairs of held-out reviews.
 
-Cells that are in the output are not run again.
+Trainings that are in the output are not run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import platform
 import shutil
 import tempfile
 import time
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,12 @@ EVALUATED = 64
 """Pairs of held-out reviews."""
 RECOMMENDED = {**METHOD[0], "samples": 16}
 """Importance on few rows, because the trainings are short."""
-ARMS: dict[str, list[Any]] = {
-    "plain": ["sequential"],
-    "recommended": [RECOMMENDED],
-}
+EARLIER_RATE = 1e-4
+RATES = (5e-5, 1e-4, 2e-4)
+METHODS: dict[str, list[Any]] = {"plain": ["sequential"], "recommended": [RECOMMENDED]}
 ARGUMENTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4, "learning_rate": 5e-5, "lr_scheduler_type": "constant", "use_cpu": True,
-    "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 4, "seed": 0,
+    "per_device_train_batch_size": 4, "lr_scheduler_type": "constant", "use_cpu": True, "bf16": True,
+    "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 4, "seed": 0,
 }  # fmt: skip
 
 
@@ -96,11 +95,17 @@ def load(path: Path) -> Any:
 
 def learn_earlier(model: Path, data: Path, work: Path, steps: int, measured: dict[str, Any]) -> dict[str, Any]:
     """Learn the earlier domain, and keep the model and the memory."""
-    rate = {**ARGUMENTS, "learning_rate": 1e-4}
     papers = Dataset.from_list([{"text": text} for text in texts(data, f"domains/{EARLIER}/train.jsonl.gz", 400_000)])
     trainer = SFTTrainer(
         model=load(model),
-        args=SFTConfig(str(work / "out"), max_steps=steps, max_length=128, activation_checkpointing=False, **rate),
+        args=SFTConfig(
+            str(work / "out"),
+            max_steps=steps,
+            max_length=128,
+            activation_checkpointing=False,
+            learning_rate=EARLIER_RATE,
+            **ARGUMENTS,
+        ),
         train_dataset=papers,
         processing_class=AutoTokenizer.from_pretrained(model),
     )
@@ -110,22 +115,27 @@ def learn_earlier(model: Path, data: Path, work: Path, steps: int, measured: dic
     return trainer.protection_report().to_dict()
 
 
-def learn_preferences(arm: str, data: Path, work: Path, steps: int, measured: dict[str, Any]) -> dict[str, Any]:
+def learn_preferences(
+    name: str, rate: float, data: Path, work: Path, steps: int, measured: dict[str, Any]
+) -> dict[str, Any]:
     """Learn the preferences in one way, from the model that knows the earlier domain."""
-    memory = work / f"memory of {arm}"
-    if arm != "plain":
-        shutil.copytree(work / "memory", memory, dirs_exist_ok=True)
+    memory = work / "memory of this training"
+    shutil.rmtree(memory, ignore_errors=True)
+    if name != "plain":
+        shutil.copytree(work / "memory", memory)
     batch = ARGUMENTS["per_device_train_batch_size"]
     trainer = DPOTrainer(
         model=load(work / "earlier"),
-        args=DPOConfig(str(work / "out"), max_steps=steps, gradient_checkpointing=False, **ARGUMENTS),
+        args=DPOConfig(
+            str(work / "out"), max_steps=steps, gradient_checkpointing=False, learning_rate=rate, **ARGUMENTS
+        ),
         train_dataset=pairs(data, "train", steps * batch),
         eval_dataset=pairs(data, "test", EVALUATED),
         processing_class=AutoTokenizer.from_pretrained(work / "earlier"),
     )
-    if arm == "plain":
+    if name == "plain":
         measured = {key: value for key, value in measured.items() if key != "general"}
-    everlearn.protect(trainer, ARMS[arm], memory=memory, domain="reviews", **measured).train()
+    everlearn.protect(trainer, METHODS[name], memory=memory, domain="reviews", **measured).train()
     scores = trainer.evaluate()
     return trainer.protection_report().to_dict() | {
         "reward_accuracy": scores["eval_rewards/accuracies"],
@@ -136,18 +146,19 @@ def learn_preferences(arm: str, data: Path, work: Path, steps: int, measured: di
 
 def page(result: dict[str, Any]) -> str:
     """The table of docs/results/dpo.md."""
-    trainings = {f"SFT on {EARLIER}": result["earlier"]} | {f"DPO, {arm}": of for arm, of in result["arms"].items()}
+    trainings = {(f"SFT on {EARLIER}, recommended", EARLIER_RATE): result["earlier"]}
+    trainings |= {(f"DPO, {each['method']}", each["learning_rate"]): each for each in result["trainings"]}
     texts_of = [each["name"] for each in result["earlier"]["forgetting"]]
     lines = [
-        f"| training | {' | '.join(f'{name} lost ↓' for name in texts_of)} | pairs ranked right ↑ | margin ↑ |",
-        "|---" * (len(texts_of) + 3) + "|",
+        f"| training | rate | {' | '.join(f'{name} lost ↓' for name in texts_of)} | pairs ranked right ↑ | margin ↑ |",
+        "|---" * (len(texts_of) + 4) + "|",
     ]
-    for name, training in trainings.items():
+    for (name, rate), training in trainings.items():
         lost = [_interval(each["forgotten"]) for each in training["forgetting"]]
         ranked = ["", ""]
         if "pairs" in training:
             ranked = [f"{training['reward_accuracy']:.0%} of {training['pairs']}", f"{training['reward_margin']:.2f}"]
-        lines.append(f"| {' | '.join([name, *lost, *ranked])} |")
+        lines.append(f"| {' | '.join([name, f'{rate:.0e}', *lost, *ranked])} |")
     return "\n".join(lines)
 
 
@@ -162,7 +173,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="print the table of a result")
     parser.add_argument("--output", type=Path, default=Path("docs/results/dpo.json"))
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "everlearn-dpo")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=64)
     given = parser.parse_args()
     if given.page:
         print(page(files.read_json(given.page)))
@@ -180,10 +191,9 @@ def main() -> None:
     result: dict[str, Any] = {
         "model": given.model.name,
         "steps": given.steps,
-        "learning_rate": ARGUMENTS["learning_rate"],
         "pairs_per_step": ARGUMENTS["per_device_train_batch_size"],
-        "arms": {},
-        "methods": ARMS,
+        "methods": METHODS,
+        "trainings": [],
         "machine": platform.machine(),
         "versions": {each.__name__: each.__version__ for each in (torch, transformers, trl, everlearn)},
     }
@@ -192,11 +202,13 @@ def main() -> None:
     if not (given.work / "earlier").is_dir() or "earlier" not in result:
         result["earlier"] = learn_earlier(given.model, given.data, given.work, given.steps, measured)
         files.write_json(given.output, result)
-    for arm in ARMS:
-        if arm not in result["arms"]:
+    done = {(each["method"], each["learning_rate"]) for each in result["trainings"]}
+    for rate, name in product(RATES, METHODS):
+        if (name, rate) not in done:
             began = time.monotonic()
-            found = learn_preferences(arm, given.data, given.work, given.steps, measured)
-            result["arms"][arm] = found | {"seconds": round(time.monotonic() - began)}
+            found = learn_preferences(name, rate, given.data, given.work, given.steps, measured)
+            spent = round(time.monotonic() - began)
+            result["trainings"].append({"method": name, "learning_rate": rate, "seconds": spent, **found})
             files.write_json(given.output, result)
 
 

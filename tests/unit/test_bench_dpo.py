@@ -40,9 +40,9 @@ def test_chosen_is_what_the_label_says_and_rejected_the_other_answer(script: Mod
 
 
 def test_the_protected_arm_is_what_is_recommended_but_for_its_rows(script: ModuleType) -> None:
-    (method,) = script.ARMS["recommended"]
+    (method,) = script.METHODS["recommended"]
     assert {**method, "samples": METHOD[0]["samples"]} == METHOD[0]
-    assert script.ARMS["plain"] == ["sequential"]
+    assert script.METHODS["plain"] == ["sequential"]
 
 
 def test_the_table_says_what_was_measured(script: ModuleType) -> None:
@@ -50,10 +50,17 @@ def test_the_table_says_what_was_measured(script: ModuleType) -> None:
         estimate = {"value": value, "low": value - 0.01, "high": value + 0.01}
         return [{"name": name, "forgotten": estimate} for name in ("general text", "papers")]
 
-    plain = {"forgetting": lost(0.1234), "reward_accuracy": 0.75, "reward_margin": 1.5, "pairs": 64}
-    table = script.page({"earlier": {"forgetting": lost(-0.05)}, "arms": {"plain": plain}}).splitlines()
-    assert table[0].startswith("| training | general text lost")
+    plain = {
+        "method": "plain",
+        "learning_rate": 5e-5,
+        "forgetting": lost(0.1234),
+        "reward_accuracy": 0.75,
+        "reward_margin": 1.5,
+        "pairs": 64,
+    }
+    table = script.page({"earlier": {"forgetting": lost(-0.05)}, "trainings": [plain]}).splitlines()
+    assert table[0].startswith("| training | rate | general text lost")
     assert table[2:] == [
-        f"| SFT on {script.EARLIER} | -0.050 (-0.060 to -0.040) | -0.050 (-0.060 to -0.040) |  |  |",
-        "| DPO, plain | +0.123 (+0.113 to +0.133) | +0.123 (+0.113 to +0.133) | 75% of 64 | 1.50 |",
+        f"| SFT on {script.EARLIER}, recommended | 1e-04 {' | -0.050 (-0.060 to -0.040)' * 2} |  |  |",
+        "| DPO, plain | 5e-05 | +0.123 (+0.113 to +0.133) | +0.123 (+0.113 to +0.133) | 75% of 64 | 1.50 |",
     ]
