@@ -61,6 +61,6 @@ def test_the_table_says_what_was_measured(script: ModuleType) -> None:
     table = script.page({"earlier": {"forgetting": lost(-0.05)}, "trainings": [plain]}).splitlines()
     assert table[0].startswith("| training | rate | general text lost")
     assert table[2:] == [
-        f"| SFT on {script.EARLIER}, recommended | 1e-04 {' | -0.050 (-0.060 to -0.040)' * 2} |  |  |",
+        f"| SFT on {script.EARLIER}, recommended | 1e-04{' | -0.050 (-0.060 to -0.040)' * 2} |  |  |",
         "| DPO, plain | 5e-05 | +0.123 (+0.113 to +0.133) | +0.123 (+0.113 to +0.133) | 75% of 64 | 1.50 |",
     ]
