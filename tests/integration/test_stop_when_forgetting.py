@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,16 @@ import torch
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe, tensors
 
 import tiny
+from everlearn.comparison.comparison import compare
 from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError
 from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.learner import ContinualLearner
+from everlearn.report.figures.within_stage import inside
 from everlearn.report.run_results import RunResults
 from everlearn.report.run_tables import stage_table
+from everlearn.run import notification
 from everlearn.run.forgetting_guard import ForgettingGuard, worse
 from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
@@ -139,6 +145,10 @@ def test_the_page_says_where_a_domain_ended(tmp_path: Path, drift: dict[int, flo
     steps = table.rows[0][1][table.header.index("Steps") - 1]
     assert (steps.text, steps.detail) == (str(kept), f"of {STEPS}")
     assert "of those planned" in table.caption
+    drawn = compare([stopped.folder()])
+    plots = [plate.svg for plate in inside(drawn)]
+    assert plots
+    assert all("weights kept" in plot for plot in plots) == (kept > 0)
     free = stage_table("run", read_run(tmp_path / "free"))
     assert free is not None
     assert free.caption == ""
@@ -274,6 +284,59 @@ def test_the_reader_is_told_at_once(tmp_path: Path) -> None:
 
     ContinualLearner(made(tmp_path, {"general": 0.0, "every": 1}, domains=("first",)), reporter=Told()).run()
     assert any("more than `stop.general` allows" in text for text in said)
+
+
+def test_a_command_is_told_what_happened(tmp_path: Path) -> None:
+    write = "import sys, pathlib; pathlib.Path(sys.argv[1]).open('a').write(sys.stdin.read() + '\\n')"
+    events = tmp_path / "events.jsonl"
+    told = {"general": 0.0, "every": 1, "notify": [sys.executable, "-c", write, str(events)]}
+    results = ContinualLearner(made(tmp_path, told, domains=("first",))).run()
+    event, *more = [json.loads(line) for line in events.read_text().splitlines()]
+    assert not more
+    assert event["text"] in results.notes
+    assert (event["run"], event["domain"], event["step"]) == ("run", "first", 1)
+
+
+def test_a_webhook_gets_the_event_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[dict[str, Any]] = []
+
+    class Chat(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200 if self.path == "/good" else 500)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Chat)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("CHAT", f"{address}/good")
+    assert notification.send("$CHAT", {"text": "worse"}) is None
+    failed = notification.send(f"{address}/secret", {"text": "worse"})
+    server.shutdown()
+    server.server_close()
+    assert got == [{"text": "worse"}] * 2
+    assert failed is not None
+    assert "HTTP Error 500" in failed
+    assert "secret" not in failed
+    for notify, why in ((address, "refused"), (("false",), "exit code 1"), ("$NOT_SET", "unknown url type")):
+        failed = notification.send(notify, {})
+        assert failed is not None
+        assert why in failed
+
+
+@pytest.mark.parametrize(
+    ("notify", "sentence"),
+    [
+        (("no-such-command",), "there is no command 'no-such-command'"),
+        ("$NOT_SET", r"is the environment variable \$NOT_SET, which is not set"),
+        ("chat.example.org", "'chat.example.org' is no address"),
+    ],
+)
+def test_nobody_to_tell_is_found_before_a_run(notify: Any, sentence: str) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        notification.check(notify)
 
 
 def test_the_interval_is_paired() -> None:

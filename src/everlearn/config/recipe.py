@@ -172,6 +172,9 @@ class Stop(Options):
     then: Literal["end", "lower", "warn"] = "end"
     """What happens beyond a bound: the domain ends; or it continues from its best step with half the learning rate, up
     to three times, and then ends; or there is only a warning."""
+    notify: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Who is told of it at once: the address of a webhook (`$NAME`: of an environment variable), which gets a POST
+    request with JSON, or a command as a list of words, which gets the JSON on its standard input."""
 
 
 class General(Domain):

@@ -26,6 +26,7 @@ from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.engine.protection import moved_by
 from everlearn.model.loading import check_vocabulary
 from everlearn.model.vocabulary import NEW_TOKENS
+from everlearn.run import notification
 from everlearn.run.disk import check_disk
 from everlearn.run.dry_run import rehearse
 from everlearn.run.open_run import OpenRun
@@ -101,6 +102,7 @@ def attempt(name: str, work: Callable[[], str | list[str]]) -> Check:
         return Check(name, False, str(error), error)
 
 
+NOTIFY = "who is told when it forgets"
 FOLDER, ARGUMENTS, MODEL, TOKENIZER = "run folder", "training arguments", "model and its head", "tokenizer round trip"
 FITS, METHODS, TRAINER = "objective, tokens, positions", "methods fit", "trainer, optimizer, trackers"
 LEAKS, NOTES, DISK = "held-out text apart from training text", "what is learnt and measured", "disk space"
@@ -126,6 +128,7 @@ def listed(run: OpenRun, only: str | None = None) -> list[Item]:
     return [
         *([Item(FOLDER, partial(_folder, run))] if only is None else []),
         Item(ARGUMENTS, partial(_arguments, run)),
+        *([Item(NOTIFY, partial(_notified, notify))] if (notify := recipe.stop and recipe.stop.notify) else []),
         Item(MODEL, lambda: _model(model())),
         Item(TOKENIZER, lambda: _round_trip(run, model()), (MODEL,)),
         Item(FITS, lambda: _fits(run, model()), (MODEL, TOKENIZER)),
@@ -166,6 +169,11 @@ def _arguments(run: OpenRun) -> str:
     training_arguments(run.recipe.train, run.folder.path, run.recipe.run.seed)
     first = run.all_arguments()[0]
     return f"accepted; batches of {count(first.per_device_train_batch_size, 'row')}, on {first.device}"
+
+
+def _notified(notify: str | tuple[str, ...]) -> str:
+    notification.check(notify)
+    return "a webhook" if isinstance(notify, str) else f"the command '{notify[0]}'"
 
 
 def _model(model: PreTrainedModel) -> str:

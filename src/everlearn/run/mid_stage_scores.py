@@ -15,6 +15,7 @@ from everlearn.evaluation import METRICS, Cell
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.predictors import Checkpoint
+from everlearn.run import notification
 from everlearn.run.forecast import SETS
 from everlearn.run.forgetting_guard import ForgettingGuard
 from everlearn.run.open_run import OpenRun
@@ -98,6 +99,17 @@ class StageCurves(TrainerCallback):
             control.should_save |= better
             for note in self.guard.state.notes[told:]:
                 self.run.reporter.say(note)
+                self._notify(step, note)
+
+    def _notify(self, step: int, note: str) -> None:
+        notify = self.guard and self.guard.stop.notify
+        if not notify or self.write is None:
+            return
+        assert self.guard is not None
+        event = {"text": note, "run": self.run.folder.path.name, "domain": self.guard.domain, "step": step}
+        failed = notification.send(notify, event)
+        if failed:
+            self.run.reporter.say(failed)
 
     def _cell(self, task: Task, kind: str, done: Counted) -> Cell:
         started, how = time.monotonic(), replace(self.how, progress=done.part())

@@ -23,6 +23,8 @@ class Curve:
     """Ends of a band around the line; empty if there is none."""
     label: str = ""
     """Tooltip of the line."""
+    kept: Sequence[tuple[float, float]] = ()
+    """Points with a hollow marker: the steps whose weights were kept."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ def curves(found: Curves) -> Iterator[Plate]:
         drawing.polyline(points, series_colour(line.series), thickness, *_told(found, line))
         if found.markers and focus and len(points) <= 30:
             drawing.markers([(at, value) for at, value in points if value is not None], line.series)
+        for at, value in line.kept if focus else ():
+            drawing.marker(x(at), y(value), line.series, f"{line.label} · weights kept".strip(" ·"), hollow=True)
     yield plate(drawing, found.caption, found.numbers)
 
 

@@ -10,6 +10,7 @@ from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.replicates import Pool
 from everlearn.comparison.runs import Run
 from everlearn.comparison.training_log import INSIDE, Look, looks
+from everlearn.evaluation.estimate import number
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves, in_one_scale
 from everlearn.report.figures.each_domain import chosen
@@ -43,6 +44,8 @@ def inside(comparison: Comparison) -> Iterator[Plate]:
         if lines:
             ended = "; ".join(f"{comparison.labels[comparison.ranking[e.series]]} ends at {_last(e)}" for e in lines)
             numbers = f"bits per byte against {unit}: {ended}."
+            if any(line.kept for line in lines):
+                numbers += " Hollow marks: the steps whose weights were kept (`stop`)."
             plots.append(
                 Curves(
                     "bits/byte", lines, name, numbers,
@@ -60,6 +63,15 @@ def _scored(run: Run) -> list[Look]:
 def ends(found: Sequence[Look]) -> list[float]:
     """Return the tokens at the end of each stage."""
     return [max(look.tokens for look in found if look.stage == stage) for stage in sorted({e.stage for e in found})]
+
+
+def kept_steps(run: Run) -> list[tuple[int, int]]:
+    """Return (stage, step) of each domain that kept the weights of an earlier step than its last one (`stop`)."""
+    return [
+        (place, int(steps))
+        for place, stage in enumerate(run.cost.get("stages") or [], 1)
+        if (steps := number(stage.get("steps"))) and (planned := number(stage.get("planned_steps"))) and steps < planned
+    ]
 
 
 def _last(line: Curve) -> str:
@@ -95,6 +107,8 @@ def _line(pool: Pool, each: Sequence[Sequence[Look]], name: str, scale: float, s
         values.append([own[moment][1] for own in points])
     y = [None if own_scores is None else sum(own_scores) / len(own_scores) for own_scores in values]
     if len(each) == 1:
-        return Curve(series, x, y)
+        own = points[0]
+        kept = [(own[step][0] / scale, own[step][1]) for step in kept_steps(pool.runs[0]) if step in own]
+        return Curve(series, x, y, kept=kept)
     low, high = ([None if own_scores is None else end(own_scores) for own_scores in values] for end in (min, max))
     return Curve(series, x, y, low, high)
