@@ -46,7 +46,7 @@ EVALUATED = 64
 RECOMMENDED = {**METHOD[0], "samples": 16}
 """Importance on few rows, because the trainings are short."""
 EARLIER_RATE = 1e-4
-RATES = (5e-5, 1e-4, 2e-4)
+RATES = (5e-5, 2e-4)
 METHODS: dict[str, list[Any]] = {"plain": ["sequential"], "recommended": [RECOMMENDED]}
 ARGUMENTS: dict[str, Any] = {
     "per_device_train_batch_size": 4, "lr_scheduler_type": "constant", "use_cpu": True, "bf16": True,
