@@ -16,10 +16,11 @@ import torch
 import tiny
 from everlearn.commands.data_probe import probe
 from everlearn.config.recipe import Evaluation, parse
-from everlearn.data.chats import ChatFormat, Message, messages_in
+from everlearn.data.chats import ChatFormat
 from everlearn.data.columns import choose_columns
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import read_documents
+from everlearn.data.messages import Message, messages_in
 from everlearn.data.packing import IGNORED, ChatPacker
 from everlearn.data.prepare import prepare
 from everlearn.data.tokenize import Encoder
@@ -64,7 +65,7 @@ def tokenizer(template: str | None = PLAIN) -> Any:
 
 def as_dicts(messages: tuple[Message, ...]) -> list[dict[str, str]]:
     """The messages as the field writes them."""
-    return [message._asdict() for message in messages]
+    return [message.as_dict() for message in messages]
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["prefixes", "marked by the template"])
@@ -145,7 +146,7 @@ def test_common_forms(form: str) -> None:
     "value",
     ["text", {"role": "user"}, ["text"], [{"role": "user"}], [{"role": 1, "content": "a"}],
      [{"role": "user", "content": [{"type": "image_url", "url": "x"}]}], [{"from": "human", "content": "a"}],
-     [{"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]],
+     [{"role": "assistant", "content": None, "tool_calls": [{"arguments": {}}]}]],
 )  # fmt: skip
 def test_other_values_are_refused_with_the_place(value: Any) -> None:
     with pytest.raises(DataError, match=r"line 7: column 'messages' \(`messages_column`\)"):

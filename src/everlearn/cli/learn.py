@@ -47,6 +47,7 @@ def command(
     text_column: Annotated[str | None, typer.Option(help="Column with the text; default: `text`.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column with the answer, for text-to-text.")] = None,
     messages_column: Annotated[str | None, typer.Option(help="Column with a chat, a list of messages.")] = None,
+    tools_column: Annotated[str | None, typer.Option(help="Column with the tools that a chat may call.")] = None,
     end_task: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +69,12 @@ def command(
     from everlearn.options import home
     from everlearn.run.folder import RunFolder
 
-    columns = {"text_column": text_column, "target_column": target_column, "messages_column": messages_column}
+    columns = {
+        "text_column": text_column,
+        "target_column": target_column,
+        "messages_column": messages_column,
+        "tools_column": tools_column,
+    }
     new: dict[str, Any]
     if (domain is None) == (more is None):
         raise RunError("Give --domain NAME=PATH, for a new domain, or --more NAME, to learn one of the run again.")

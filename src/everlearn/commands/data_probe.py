@@ -90,7 +90,7 @@ def probe(
     place = located(path, key)
     looked_at = first_rows(place, key)
     columns = choose_columns(looked_at, path, task, learner)
-    text, target, _ = columns
+    text, target = columns.text_column, columns.target_column
     corpus = Corpus(path=place, **columns._asdict())
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
@@ -99,7 +99,7 @@ def probe(
     sample: list[str] = []
     chats = None if tokenizer is None or columns.messages_column is None else ChatFormat(tokenizer)
     for document, _ in read_documents(corpus):
-        whole = document.whole if chats is None else chats.text(document.messages)
+        whole = document.whole if chats is None else chats.text(document.messages, document.tools)
         documents += 1
         text_bytes += len(whole.encode())
         sizes.append(len(whole))

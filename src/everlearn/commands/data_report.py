@@ -181,7 +181,7 @@ class _Reader:
 
     def _written(self, document: Document) -> str:
         """Return a document as the model reads it."""
-        return self._chats.text(document.messages) if self._chats is not None else document.whole
+        return self._chats.text(document.messages, document.tools) if self._chats is not None else document.whole
 
     def _hold_out(self, documents: list[Document]) -> None:
         self.survey.held_out += len(documents)
@@ -230,7 +230,8 @@ class _Reader:
                 packer.feed(lot)
             packed = packer.count
             count.tokens, count.longest = round(packed.tokens * scale), packed.longest
-            count.truncated, count.answers_cut = round(packed.truncated * scale), round(packed.answers_cut * scale)
+            for name in ("truncated", "answers_cut", "spelt"):
+                setattr(count, name, round(getattr(packed, name) * scale))
         return count
 
     def _note(self, counts: dict[str, Count]) -> None:

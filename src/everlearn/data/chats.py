@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from everlearn.data.blocks import hash_of
+from everlearn.data.messages import ASSISTANT, Message
 from everlearn.errors import DataError, ModelError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ASSISTANT = "assistant"
-ROLES = {"human": "user"} | dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4"), ASSISTANT)
-"""What other formats (ShareGPT) call a role."""
 TODAY = "{%- macro strftime_now(format) -%}26 July 2024{%- endmacro -%}"
 """What a template that writes today's date begins with here, so that rows do not depend on the day."""
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 """Block of a template that marks what the assistant says."""
-
-
-class Message(NamedTuple):
-    """One turn of a chat."""
-
-    role: str
-    content: str
-
-
-def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
-    """Return the messages in a column of a row; none for a row without a chat.
-
-    Messages are mappings with `role` and `content`, or with `from` and `value` (ShareGPT). A content may be a list of
-    parts of the type `text`.
-
-    Raises:
-        DataError: the column holds something else.
-    """
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise _wrong(where, column, "holds no list of messages", value)
-    found = []
-    for number, each in enumerate(value, 1):
-        if not isinstance(each, Mapping):
-            raise _wrong(where, column, f"message {number} is no mapping", each)
-        if each.get("tool_calls"):
-            raise _wrong(where, column, f"message {number} calls tools, which is not learnt", each["tool_calls"])
-        names = ("role", "content") if "role" in each else ("from", "value")
-        if any(name not in each for name in names):
-            raise _wrong(where, column, f"message {number} lacks `role` and `content` (or `from` and `value`)", each)
-        role, content = (each[name] for name in names)
-        if isinstance(content, list):
-            content = _joined(content, f"message {number}", column, where)
-        if not isinstance(role, str) or not (content is None or isinstance(content, str)):
-            raise _wrong(where, column, f"role and content of message {number} are no texts", each)
-        if content is not None:
-            found.append(Message(ROLES.get(role.lower(), role.lower()), content))
-    return tuple(found)
-
-
-def _joined(parts: Sequence[Any], what: str, column: str, where: str) -> str:
-    """Return the text of a content that is a list of parts."""
-    for part in parts:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise _wrong(where, column, f"{what} has a part that is no text", part)
-    return "".join(part["text"] for part in parts)
-
-
-def _wrong(where: str, column: str, what: str, value: Any) -> DataError:
-    return DataError(
-        f"{where}: column '{column}' (`messages_column`): {what} ({value!r:.60}). Write each chat as a list: "
-        '[{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}].'
-    )
+_OPEN, _CLOSE = "\ue0fe", "\ue0ff"
+"""Characters for private use around a special token that a message spells out, which stays text."""
+_SPELT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|[{_OPEN}{_CLOSE}]")
+Tools = Sequence[Mapping[str, Any]]
+Span = tuple[int, int]
 
 
 class ChatFormat:
     """Converter from chats to token ids, with a mark on those that are learnt.
+
+    The template alone writes special tokens: what looks like one inside a message or a tool stays text, as in
+    ``apply_chat_template(…, sanitize_control_tokens=True)``, which cannot say which tokens are the assistant's. Added
+    tokens that are not special (`<think>`, `<tool_call>`) are read as tokens.
 
     Args:
         tokenizer: of the model; it needs a chat template.
@@ -95,68 +49,175 @@ class ChatFormat:
         if not tokenizer.is_fast:
             raise ModelError("`messages_column` needs a fast tokenizer, which knows where in a text its tokens are.")
         self.tokenizer = tokenizer
-        self._marks = isinstance(template, str) and bool(_GENERATION.search(template))
-        dated = isinstance(template, str) and "strftime_now" in template
-        self._given = {"chat_template": TODAY + template} if dated else {}
-        self.fingerprint = hash_of("chats", str(template))
+        added = tokenizer.added_tokens_decoder.values()
+        special = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
+        self.fingerprint = hash_of("chats", 2, str(template))
 
-    def text(self, messages: Sequence[Message]) -> str:
+    def text(self, messages: Sequence[Message], tools: Tools = ()) -> str:
         """Return a chat as the model reads it.
 
         Raises:
             DataError: the template refuses it.
         """
-        return str(self._applied(messages, tokenize=False))
+        return _SPELT.sub(r"\1", self._rendered(messages, tools)[0])
 
     def learnt(self, messages: Sequence[Message]) -> list[str]:
-        """Return the assistant's messages that are learnt."""
-        return [each.content for number, each in enumerate(messages) if each.role == ASSISTANT and self._taught(number)]
+        """Return the assistant's messages that are learnt, tool calls among them."""
+        marks = self._marks(self._template(()))
+        return [each.said for number, each in enumerate(messages) if each.role == ASSISTANT and (marks or number > 0)]
 
-    def _taught(self, number: int) -> bool:
-        """Whether a turn of the assistant is learnt: a first one has no question, which only a template can mark."""
-        return self._marks or number > 0
+    def spells_special(self, messages: Sequence[Message], tools: Tools = ()) -> bool:
+        """Whether a message or a tool holds the text of a special token."""
+        marked = self._marked([*(message.as_dict() for message in messages), *tools])
+        return _OPEN in json.dumps(marked, ensure_ascii=False)
 
-    def encode(self, messages: Sequence[Message]) -> tuple[list[int], list[bool]]:
+    def encode(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[list[int], list[bool]]:
         """Return the token ids of a chat, and which of them the assistant says, its end of turn included.
 
-        Templates with `{% generation %}` mark that themselves. Of others the text before and behind each turn of the
-        assistant is compared: it must be the beginning of the text of the whole chat.
+        Templates with `{% generation %}` mark that themselves. Of others the text before and after each turn of the
+        assistant is compared: it must be the beginning of the text of the whole chat. A first turn of the assistant
+        has no question: only a template can mark it.
 
         Raises:
-            DataError: the template refuses the chat, or changes earlier turns.
+            DataError: the template refuses the chat, changes earlier turns, or leaves out tools.
         """
-        if self._marks:
-            given: Any = self._applied(
-                messages,
-                tokenize=True,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-                tokenizer_kwargs={"verbose": False},
-            )
-            return list(given["input_ids"]), [bool(each) for each in given["assistant_masks"]]
-        text, spans = self.text(messages), []
-        for number, message in enumerate(messages):
-            if message.role != ASSISTANT or not self._taught(number):
-                continue
-            before = str(self._applied(messages[:number], tokenize=False, add_generation_prompt=True))
-            behind = self.text(messages[: number + 1])
-            if not (behind.startswith(before) and text.startswith(behind)):
-                raise DataError(
-                    "The tokenizer's chat template writes earlier turns differently when later ones follow, so what "
-                    "the assistant says cannot be told apart. Use a template with `{% generation %}`, or chats of one "
-                    "question and one answer."
-                )
-            spans.append((len(before), len(behind)))
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        offsets: Any = encoded["offset_mapping"]
-        ids: Any = encoded["input_ids"]
-        return list(ids), [any(first < end and last > start for start, end in spans) for first, last in offsets]
+        text, spans = self._rendered(messages, tools)
+        if not self._marks(self._template(tools)):
+            spans = [
+                self._turn(text, messages, tools, number)
+                for number, message in enumerate(messages)
+                if message.role == ASSISTANT and number > 0
+            ]
+        self._check_tools(text, spans, messages, tools)
+        ids, places = self._tokenised(text)
+        return ids, [any(first < end and last > start for start, end in spans) for first, last in places]
 
-    def _applied(self, messages: Sequence[Message], **options: Any) -> Any:
-        try:
-            return self.tokenizer.apply_chat_template([each._asdict() for each in messages], **self._given, **options)
-        except Exception as error:  # a template raises what it likes
-            roles = ", ".join(each.role for each in messages)
+    def _turn(self, text: str, messages: Sequence[Message], tools: Tools, number: int) -> Span:
+        """Return where a turn of the assistant stands in the text of a chat."""
+        before = self._rendered(messages[:number], tools, add_generation_prompt=True)[0]
+        after = self._rendered(messages[: number + 1], tools)[0]
+        if not (after.startswith(before) and text.startswith(after)):
             raise DataError(
-                f"The tokenizer's chat template refuses a chat of the roles {roles}: {first_line(error)}"
-            ) from None
+                "The tokenizer's chat template writes earlier turns differently when later ones follow, so what "
+                "the assistant says cannot be told apart. Use a template with `{% generation %}`, or chats of one "
+                "question and one answer."
+            )
+        return len(before), len(after)
+
+    def _check_tools(self, text: str, spans: Sequence[Span], messages: Sequence[Message], tools: Tools) -> None:
+        """Refuse a template that leaves out tools or calls: the model would learn what it cannot see or say."""
+        said = "".join(text[start:end] for start, end in spans)
+        # The assistant's first turn may not be learnt, and then has no place.
+        calls = [call["name"] for message in messages[1:] for call in message.calls]
+        left_out = next((f"the call of '{name}'" for name in calls if name not in said), None)
+        if tools and left_out is None and self._rendered(messages, ())[0] == text:
+            left_out = "the tools of a chat"
+        if left_out is not None:
+            raise DataError(
+                f"The tokenizer's chat template leaves out {left_out}. Use a tokenizer whose template writes tools "
+                "(`model.tokenizer`), or chats without them."
+            )
+
+    def _template(self, tools: Tools) -> str:
+        """Return the template for chats with or without tools; a tokenizer may have one for each."""
+        template = self.tokenizer.get_chat_template(tools=list(tools) or None)
+        return TODAY + template if "strftime_now" in template else template
+
+    @staticmethod
+    def _marks(template: str) -> bool:
+        """Whether a template marks what the assistant says."""
+        return bool(_GENERATION.search(template))
+
+    def _marked(self, value: Any) -> Any:
+        """Return a value in which special tokens that are spelt out are marked."""
+        if isinstance(value, str):
+            return self._special.sub(f"{_OPEN}\\g<0>{_CLOSE}", value.replace(_OPEN, "").replace(_CLOSE, ""))
+        if isinstance(value, Mapping):
+            return {key: self._marked(each) for key, each in value.items()}
+        return [self._marked(each) for each in value] if isinstance(value, list | tuple) else value
+
+    def _rendered(
+        self, messages: Sequence[Message], tools: Tools, *, add_generation_prompt: bool = False
+    ) -> tuple[str, list[Span]]:
+        """Return the text of a chat, with marks around what stays text, and where the template says what is learnt."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        template = self._template(tools)
+        marks = self._marks(template) and not add_generation_prompt
+        forms = [self._marked([message.as_dict() for message in messages])]
+        if calls := any(message.calls for message in messages):
+            forms.append([_arguments_as_text(message) for message in forms[0]])  # what a few templates read
+        errors = []
+        for form in forms:
+            try:
+                texts, spans = render_jinja_template(
+                    [form],
+                    self._marked(list(tools)) or None,
+                    chat_template=template,
+                    return_assistant_tokens_mask=marks,
+                    add_generation_prompt=add_generation_prompt,
+                    **self.tokenizer.special_tokens_map,
+                )
+            except Exception as error:  # a template raises what it likes
+                errors.append(error)
+            else:
+                return texts[0], spans[0] if marks else []
+        roles = ", ".join(each.role for each in messages) + (", with tool calls" if calls else "")
+        raise DataError(
+            f"The tokenizer's chat template refuses a chat of the roles {roles}: {first_line(errors[0])}"
+        ) from None
+
+    def _tokenised(self, text: str) -> tuple[list[int], list[Span]]:
+        """Return the token ids of a text with marks, and where in it each of them stands."""
+        ids: list[int] = []
+        places: list[Span] = []
+        at = 0
+        for mark in [*_SPELT.finditer(text), None]:
+            end = len(text) if mark is None else mark.start()
+            pieces = [(at, end, False)] if mark is None else [(at, end, False), (*mark.span(1), True)]
+            for first, last, plain in pieces:
+                if last > first:
+                    own, inside = self._piece(text[first:last], first > 0, plain)
+                    ids += own
+                    places += [(first + start, first + stop) for start, stop in inside]
+            at = end if mark is None else mark.end()
+        return ids, places
+
+    def _piece(self, piece: str, follows: bool, plain: bool) -> tuple[list[int], list[Span]]:
+        """Return the token ids of a piece of a text and their places, without special tokens where it is `plain`.
+
+        A piece that follows another is tokenised after the end of a line, as transformers does: some tokenizers write
+        a space at the beginning of a text.
+        """
+
+        def encoded(text: str) -> Any:
+            return self.tokenizer(
+                text,
+                add_special_tokens=False,
+                split_special_tokens=plain,
+                return_offsets_mapping=True,
+                verbose=False,
+            )
+
+        line = encoded("\n")["input_ids"] if follows else []
+        found = encoded("\n" + piece if follows else piece)
+        moved = 1 if follows else 0
+        if found["input_ids"][: len(line)] != line:
+            found, line, moved = encoded(piece), [], 0
+        ids = found["input_ids"][len(line) :]
+        if plain and self.tokenizer.convert_tokens_to_ids(piece) in ids:
+            raise DataError(
+                f"A message holds '{piece}', which this tokenizer reads as its special token wherever it stands. "
+                "Remove it from the messages."
+            )
+        return ids, [(start - moved, end - moved) for start, end in found["offset_mapping"][len(line) :]]
+
+
+def _arguments_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose tool calls have their arguments as JSON."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {**message, **({"tool_calls": calls} if calls else {})}

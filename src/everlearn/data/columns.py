@@ -37,6 +37,8 @@ LOOKED_AT = 50
 
 CHATS = ("messages", "conversations", "conversation")
 """Names that a column of chats has; another one is taken if there is none of these."""
+TOOLS = "tools"
+"""Name of a column with the tools of a chat."""
 PREFERENCES = ("chosen", "rejected")
 """Columns of chats of which one is meant not to be learnt."""
 
@@ -47,6 +49,7 @@ class Columns(NamedTuple):
     text_column: str
     target_column: str | None = None
     messages_column: str | None = None
+    tools_column: str | None = None
 
     @property
     def answers(self) -> bool:
@@ -57,7 +60,8 @@ class Columns(NamedTuple):
     def keys(self) -> dict[str, str]:
         """The keys that a recipe must name."""
         if self.messages_column is not None:
-            return {"messages_column": self.messages_column}
+            tools = {} if self.tools_column is None else {"tools_column": self.tools_column}
+            return {"messages_column": self.messages_column, **tools}
         named = {} if self.text_column == "text" else {"text_column": self.text_column}
         return named if self.target_column is None else named | {"target_column": self.target_column}
 
@@ -77,7 +81,7 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
     if not rows:  # the reader reports that it is empty
         return Corpus(path=path)
     columns = choose_columns(rows, path, None)
-    text, target, chats = columns
+    text, target, chats, _ = columns
     if columns.answers:
         what = f"chats ('{chats}')" if chats is not None else f"prompts ('{text}') and answers ('{target}')"
         raise DataError(f"`{key}`: {path} holds {what}, and plain text is needed here. Name another file, or {remedy}.")
@@ -107,7 +111,7 @@ def choose_columns(
     names = list(dict.fromkeys(name for row in rows for name in row))
     chats = next((name for name in sorted(names, key=lambda name: name not in CHATS) if _chats(rows, name)), None)
     if chats and pair is None and learner is None and (task == "sft" or (task is None and text is None)):
-        return Columns("text", None, chats)
+        return Columns("text", None, chats, TOOLS if any(row.get(TOOLS) for row in rows) else None)
     if text is None and pair is None:
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
@@ -148,7 +152,8 @@ def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 
 def _message(value: Any) -> bool:
-    return isinstance(value, dict) and ({"role", "content"} <= value.keys() or {"from", "value"} <= value.keys())
+    forms = ({"role", "content"}, {"role", "tool_calls"}, {"from", "value"})
+    return isinstance(value, dict) and any(form <= value.keys() for form in forms)
 
 
 def text_columns(rows: Sequence[Mapping[str, Any]], shortest: int = 1) -> set[str]:

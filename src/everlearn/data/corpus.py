@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from everlearn.data.chats import Message
 from everlearn.data.folders import SPLITS
+from everlearn.data.messages import Message
 from everlearn.data.opening import COMPRESSIONS, Limits
 from everlearn.data.readers import FORMATS
 from everlearn.data.remote import is_remote, without_query
@@ -24,6 +25,7 @@ HANDED_DOWN = (
     "text_column",
     "target_column",
     "messages_column",
+    "tools_column",
     "keep_last",
     "documents",
     "streaming",
@@ -31,7 +33,8 @@ HANDED_DOWN = (
 )
 """Keys of a domain that its sources take over."""
 _PROMPTS = ("text_column", "target_column", "keep_last")
-_FORMS = {"messages_column": (*_PROMPTS, "fill_in_middle"), "target_column": ("messages_column", "fill_in_middle")}
+_CHATS = ("messages_column", "tools_column")
+_FORMS = {"messages_column": (*_PROMPTS, "fill_in_middle"), "target_column": (*_CHATS, "fill_in_middle")}
 """Key of a form of answers → keys that have no effect beside it."""
 
 
@@ -44,6 +47,7 @@ class Document(NamedTuple):
     text: str
     target: str | None = None
     messages: tuple[Message, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def whole(self) -> str:
@@ -87,6 +91,8 @@ class Corpus(Reads):
     messages_column: str | None = None
     """Column with a chat, in place of the others: a list of messages, each with `role` and `content` (or `from` and
     `value`). It is written by the tokenizer's chat template, and what the assistant says is learnt; for decoders."""
+    tools_column: str | None = None
+    """With `messages_column`: column with the tools that a chat may call, as a list of JSON schemas or as JSON text."""
     keep_last: int = Field(default=0, ge=0)
     """With `target_column`: so many tokens at the end of a prompt stay where it is too long for a row, and what is
     before them is cut. 0 cuts the end."""
@@ -107,7 +113,7 @@ class Corpus(Reads):
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         if self.messages_column is not None:
-            return (self.messages_column,)
+            return (self.messages_column, *([] if self.tools_column is None else [self.tools_column]))
         given = [column for column in (self.text_column, self.target_column) if column is not None]
         return tuple(dict.fromkeys(n for each in given for n in (columns_in(each) if is_template(each) else (each,))))
 
@@ -137,6 +143,8 @@ class Corpus(Reads):
         if self.messages_column is not None and (self.text_column != "text" or self.keep_last):
             key = "keep_last" if self.keep_last else "text_column"
             raise ValueError(f"`{key}` has no effect beside `messages_column`: remove it")
+        if self.tools_column is not None and self.messages_column is None:
+            raise ValueError("`tools_column` has no effect without `messages_column`: remove it")
         return self
 
     @property

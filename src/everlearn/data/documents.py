@@ -10,8 +10,8 @@ from typing import Any
 from everlearn import wording
 from everlearn.data import hub
 from everlearn.data.blocks import hash_of
-from everlearn.data.chats import ASSISTANT, Message, messages_in
 from everlearn.data.corpus import Corpus, Document, Domain
+from everlearn.data.messages import ASSISTANT, messages_in, tools_in
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.data.text_template import filled, is_template
 from everlearn.errors import DataError
@@ -60,7 +60,7 @@ def _string(value: object, column: str, where: str) -> str:
 def _document(values: Mapping[str, object], corpus: Corpus, where: str) -> Document | None:
     """Return the document in a row; None when it is blank."""
     if corpus.messages_column is not None:
-        return _chat(messages_in(values[corpus.messages_column], corpus.messages_column, where))
+        return _chat(corpus, corpus.messages_column, values, where)
     text = _text(values, corpus.text_column, where)
     if corpus.target_column is None:
         return Document(text) if text.strip() else None
@@ -73,10 +73,12 @@ def _text(values: Mapping[str, object], column: str, where: str) -> str:
     return _string(filled(column, values, where) if is_template(column) else values[column], column, where)
 
 
-def _chat(messages: tuple[Message, ...]) -> Document | None:
-    """Return a chat as a document; None when the assistant says nothing."""
-    said = ["\n".join(each.content for each in messages if (each.role == ASSISTANT) is own) for own in (False, True)]
-    return Document(said[0], said[1], messages) if said[1].strip() else None
+def _chat(corpus: Corpus, column: str, values: Mapping[str, object], where: str) -> Document | None:
+    """Return the chat in a row; None when the assistant says nothing."""
+    messages = messages_in(values[column], column, where)
+    tools = () if corpus.tools_column is None else tools_in(values[corpus.tools_column], corpus.tools_column, where)
+    said = ["\n".join(each.said for each in messages if (each.role == ASSISTANT) is own) for own in (False, True)]
+    return Document(said[0], said[1], messages, tools) if said[1].strip() else None
 
 
 def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
@@ -216,10 +218,9 @@ def corpus_fingerprint(corpus: Corpus) -> str:
     if isinstance(corpus, Domain) and corpus.sources:
         return hash_of(*((source.weight, corpus_fingerprint(source)) for source in corpus.sources))
     settings = corpus.model_dump(include={"text_column", "target_column", "max_documents", "documents"})
-    if corpus.messages_column is not None:
-        settings["messages_column"] = corpus.messages_column
     # Absent otherwise: a default leaves no mark.
-    settings |= {key: getattr(corpus, key) for key in ("keep_last", "fill_in_middle") if getattr(corpus, key)}
+    others = ("messages_column", "tools_column", "keep_last", "fill_in_middle")
+    settings |= {key: getattr(corpus, key) for key in others if getattr(corpus, key)}
     if corpus.on_hub:
         return hash_of(settings, corpus.path, corpus.subset, corpus.split, corpus.revision, *hub.version(corpus))
     contents = []

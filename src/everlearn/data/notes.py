@@ -75,8 +75,14 @@ def notes_on(
         )
     if note := _share_note(corpus, counts):
         notes.append(note)
-    if note := _cut_note(corpus, sum(counts.values(), Count()), block_size, about):
+    count = sum(counts.values(), Count())
+    if note := _cut_note(corpus, count, block_size, about):
         notes.append(note)
+    if count.spelt:
+        notes.append(
+            f"{'About ' if about else ''}{wording.count(count.spelt, 'chat')} of '{name}' spell out special tokens of "
+            "the model inside messages: they are read as text."
+        )
     return notes
 
 

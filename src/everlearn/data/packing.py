@@ -42,6 +42,7 @@ class Count:
         truncated: examples that were too long and were cut.
         answers_cut: those of them that lost a part of their answer.
         longest: tokens of the longest example, special ones included.
+        spelt: chats in which special tokens are spelt out, which are read as text.
     """
 
     documents: int = 0
@@ -51,6 +52,7 @@ class Count:
     truncated: int = 0
     answers_cut: int = 0
     longest: int = 0
+    spelt: int = 0
 
     def __add__(self, other: Count) -> Count:
         """Add two counts."""
@@ -318,9 +320,10 @@ class ChatPacker(AnswerPacker):
     def _written(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
         for document in documents:
             try:
-                ids, learnt = self._format.encode(document.messages)
+                ids, learnt = self._format.encode(document.messages, document.tools)
             except DataError as error:
                 raise DataError(f"The chat that begins with {document.messages[0].content!r:.60}: {error}") from None
+            self.count.spelt += self._format.spells_special(document.messages, document.tools)
             here = slice(self.block_size)
             cut = any(learnt[self.block_size :])
             self.count.documents += 1

@@ -245,7 +245,7 @@ def _pool_of(factory: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[s
     with factory.waiting_for(factory.runs, "writes the corpus of all domains"):  # cells of all seeds share it
         text = pooled(recipe, factory.shared(job, name))
     if True in chats:
-        return {"path": str(text), "messages_column": "messages"}
+        return {"path": str(text), "messages_column": "messages", "tools_column": "tools"}
     return {"path": str(text), **({"target_column": "target", "keep_last": last} if answers else {})}
 
 
@@ -289,7 +289,8 @@ def _write(file: Path, documents: Iterable[Document]) -> None:
         for document in documents:
             row: dict[str, Any] = {"text": document.text}
             if document.messages:
-                row = {"messages": [message._asdict() for message in document.messages]}
+                messages = [message.as_dict() for message in document.messages]
+                row = {"messages": messages, "tools": list(document.tools) or None}
             elif document.target is not None:
                 row |= {"target": document.target}
             out.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -185,7 +185,7 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     Raises:
         DataError: there are no texts, or no such columns.
     """
-    named = ("text_column", "target_column", "messages_column")
+    named = ("text_column", "target_column", "messages_column", "tools_column")
     columns = Corpus(path=name, **{key: keys[key] for key in named if keys.get(key) is not None}).columns
     folder = cache_folder(cache) / FOLDER
     check_place("data.cache", folder, folder=True)
@@ -219,14 +219,14 @@ def _rows(texts: Any, what: str, columns: Sequence[str], chats: bool) -> Iterato
                 if column not in row:
                     raise DataError(
                         f"Row {number} of {what} has no column '{column}' (`text_column`, `target_column`, "
-                        f"`messages_column`).{did_you_mean(column, row)}"
+                        f"`messages_column`, `tools_column`).{did_you_mean(column, row)}"
                     )
             yield {column: row[column] for column in columns}
         elif not isinstance(row, list | tuple if chats else str):
             wanted = "a chat (a list of messages)" if chats else "a text"
             raise DataError(f"Item {number} of {what} must be {wanted} or a mapping of columns; it is {_shown(row)}.")
         elif len(columns) > 1:
-            raise DataError(f"{what} has a `target_column`, so its rows must be mappings of columns, not single texts.")
+            raise DataError(f"{what} has two columns, {' and '.join(columns)}: its rows must be mappings of these.")
         else:
             yield {columns[0]: row}
 

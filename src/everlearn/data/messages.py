@@ -1,0 +1,175 @@
+"""The messages of a chat and its tools, read from a row in the common shapes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from everlearn.errors import DataError
+
+ASSISTANT = "assistant"
+CALLS = "function_call"
+"""Role (LLaMA-Factory) of a message that is nothing but a tool call, and OpenAI's earlier name of a message's call."""
+ROLES = {
+    "human": "user",
+    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4"), ASSISTANT),
+    **dict.fromkeys(("observation", "function", "function_response", "tool_response"), "tool"),
+}
+"""What other formats (ShareGPT) call a role."""
+_READ = ("role", "content", "from", "value", "tool_calls", CALLS)
+"""Keys of a message that are not passed to the template as they are."""
+
+
+class Message(NamedTuple):
+    """One turn of a chat.
+
+    Attributes:
+        role: `user`, `assistant`, `system`, `tool`, or another one that the template knows.
+        content: its text.
+        fields: further keys for the template, such as `tool_calls`, `tool_call_id` and `reasoning_content`.
+    """
+
+    role: str
+    content: str
+    fields: Mapping[str, Any] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the message as templates read it; a message that only calls tools has no `content`."""
+        content = {} if not self.content and self.calls else {"content": self.content}
+        return {"role": self.role, **content, **self.fields}
+
+    @property
+    def calls(self) -> Sequence[Mapping[str, Any]]:
+        """The functions that it calls, each with `name` and `arguments`."""
+        return [call["function"] for call in self.fields.get("tool_calls", ())]
+
+    @property
+    def said(self) -> str:
+        """Its text, and its tool calls as JSON: what bytes are counted of."""
+        return "\n".join([*([self.content] if self.content else []), *map(_json, self.calls)])
+
+
+def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
+    """Return the messages in a column of a row; none for a row without a chat.
+
+    Messages are mappings with `role` and `content`, or with `from` and `value` (ShareGPT). A content may be a list of
+    parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON.
+
+    Raises:
+        DataError: the column holds something else.
+    """
+    if value is None:
+        return ()
+    wrong = _Wrong(
+        where,
+        f"column '{column}' (`messages_column`)",
+        'Write each chat as a list: [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}].',
+    )
+    if not isinstance(value, list | tuple):
+        wrong("holds no list of messages", value)
+    found = [_message(each, f"message {number}", wrong) for number, each in enumerate(value, 1)]
+    return tuple(each for each in found if each is not None)
+
+
+def tools_in(value: Any, column: str, where: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the tools in a column of a row, as templates read them; none for a row without tools.
+
+    Tools are a list, or JSON of a list: `{"type": "function", "function": {"name": …, "parameters": …}}` or what stands
+    under `function` alone.
+
+    Raises:
+        DataError: the column holds something else.
+    """
+    wrong = _Wrong(
+        where,
+        f"column '{column}' (`tools_column`)",
+        'Write tools as a list: [{"type": "function", "function": {"name": "…", "parameters": {…}}}].',
+    )
+    listed = _parsed(value, wrong) if isinstance(value, str) and value.strip() else _without_none(value)
+    if not listed:
+        return ()
+    if not isinstance(listed, list):
+        wrong("holds no list of tools", value)
+    return tuple({"type": "function", "function": _function(each, "tool", wrong)} for each in listed)
+
+
+class _Wrong:
+    """Raises the error for a value that cannot be read."""
+
+    def __init__(self, where: str, column: str, form: str) -> None:
+        self.where, self.column, self.form = where, column, form
+
+    def __call__(self, what: str, value: Any) -> NoReturn:
+        raise DataError(f"{self.where}: {self.column}: {what} ({value!r:.60}). {self.form}")
+
+
+def _message(each: Any, what: str, wrong: Callable[..., NoReturn]) -> Message | None:
+    """Return a message; None for one that says nothing and calls nothing."""
+    if not isinstance(each, Mapping):
+        wrong(f"{what} is no mapping", each)
+    names = ("role", "content") if "role" in each else ("from", "value")
+    calls = [*(each.get("tool_calls") or ()), *([each[CALLS]] if each.get(CALLS) else [])]
+    if names[0] not in each or (names[1] not in each and not calls):
+        wrong(f"{what} lacks `role` and `content` (or `from` and `value`)", each)
+    role, content = each[names[0]], each.get(names[1])
+    if isinstance(content, list):
+        content = _joined(content, what, wrong)
+    if not isinstance(role, str) or not (content is None or isinstance(content, str)):
+        wrong(f"role and content of {what} are no texts", each)
+    if role.lower() == CALLS:
+        written = _parsed(content or "", wrong)
+        role, content, calls = ASSISTANT, None, written if isinstance(written, list) else [written]
+    fields = {key: value for key, value in _without_none(each).items() if key not in _READ}
+    if calls:
+        fields["tool_calls"] = [_call(call, f"{what} has a tool call that", wrong) for call in calls]
+    if content is None and not calls:
+        return None
+    return Message(ROLES.get(role.lower(), role.lower()), content or "", fields)
+
+
+def _joined(parts: Sequence[Any], what: str, wrong: Callable[..., NoReturn]) -> str:
+    """Return the text of a content that is a list of parts."""
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            wrong(f"{what} has a part that is no text", part)
+    return "".join(part["text"] for part in parts)
+
+
+def _call(value: Any, what: str, wrong: Callable[..., NoReturn]) -> dict[str, Any]:
+    """Return a tool call with its arguments as a mapping, as templates read it."""
+    function = _function(value, what, wrong)
+    arguments = function.get("arguments") or {}
+    arguments = _parsed(arguments, wrong) if isinstance(arguments, str) else _without_none(arguments)
+    if not isinstance(arguments, Mapping):
+        wrong(f"{what} has arguments that are no mapping", value)
+    own = {"id": value["id"]} if value.get("id") else {}
+    return {**own, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _function(value: Any, what: str, wrong: Callable[..., NoReturn]) -> Mapping[str, Any]:
+    """Return what stands under `function`, or the value itself; it must have a name."""
+    function = value.get("function", value) if isinstance(value, Mapping) else value
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        wrong(f"{what} has no `name`", value)
+    return function
+
+
+def _parsed(text: str, wrong: Callable[..., NoReturn]) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        wrong("holds text that is no JSON", text)
+
+
+def _without_none(value: Any) -> Any:
+    """Return a value without what is None in it: Arrow writes what other rows have, and this one has not, as None."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(each) for each in value]
+    return value
+
+
+def _json(function: Mapping[str, Any]) -> str:
+    return json.dumps({key: function[key] for key in ("name", "arguments")}, ensure_ascii=False)
