@@ -21,7 +21,7 @@ _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _OPEN, _CLOSE = "\ue0fe", "\ue0ff"
 """Characters for private use around a special token that a message spells out, which stays text."""
 _SPELT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|[{_OPEN}{_CLOSE}]")
-Tools = Sequence[Mapping[str, Any]]
+Tools = Sequence[dict[str, Any]]
 Span = tuple[int, int]
 
 
@@ -143,6 +143,7 @@ class ChatFormat:
         """Return the text of a chat, with marks around what stays text, and where the template says what is learnt."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        render: Any = render_jinja_template
         template = self._template(tools)
         marks = self._marks(template) and not add_generation_prompt
         forms = [self._marked([message.as_dict() for message in messages])]
@@ -151,7 +152,7 @@ class ChatFormat:
         errors = []
         for form in forms:
             try:
-                texts, spans = render_jinja_template(
+                texts, spans = render(
                     [form],
                     self._marked(list(tools)) or None,
                     chat_template=template,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -47,7 +46,7 @@ class Document(NamedTuple):
     text: str
     target: str | None = None
     messages: tuple[Message, ...] = ()
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
 
     @property
     def whole(self) -> str:

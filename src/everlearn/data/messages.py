@@ -72,7 +72,7 @@ def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def tools_in(value: Any, column: str, where: str) -> tuple[Mapping[str, Any], ...]:
+def tools_in(value: Any, column: str, where: str) -> tuple[dict[str, Any], ...]:
     """Return the tools in a column of a row, as templates read them; none for a row without tools.
 
     Tools are a list, or JSON of a list: `{"type": "function", "function": {"name": …, "parameters": …}}` or what stands
