@@ -180,10 +180,15 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, sealed: bool = True) -> Iterator[Path]:
+def new_folder(path: Path, sealed: bool = True, replace: bool = True) -> Iterator[Path]:
     """Build a folder at a temporary path, seal it if `sealed`, and move it to `path` in one step.
 
     Partial folders that killed processes left beside it are removed.
+
+    Args:
+        path: the folder.
+        sealed: whether to seal it.
+        replace: whether it takes the place of a folder that another process has made meanwhile, and may be reading.
 
     Yields:
         The folder to write into. If the block raises, nothing appears at `path`.
@@ -198,11 +203,11 @@ def new_folder(path: Path, sealed: bool = True) -> Iterator[Path]:
         yield temporary
         if sealed:
             seal(temporary)
-        _move(temporary, path)
+        _move(temporary, path, replace)
 
 
-def _move(folder: Path, path: Path) -> None:
-    """Move a folder to `path`, replacing what is there; another process may be doing the same."""
+def _move(folder: Path, path: Path, replace: bool) -> None:
+    """Move a folder to `path`, replacing what is there if `replace`; another process may be doing the same."""
     while True:
         try:
             os.replace(folder, path)
@@ -210,6 +215,8 @@ def _move(folder: Path, path: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
                 raise
+        if not replace:
+            return
         # A folder cannot replace a folder in one step: set the old one aside first.
         aside = _partial(path)
         with contextlib.suppress(FileNotFoundError):

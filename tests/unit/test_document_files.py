@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
+import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
+import torch
 from transformers import AddedToken
 
 import tiny
@@ -17,13 +21,17 @@ from everlearn.data import remote
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
 from everlearn.data.fill_in_middle import TOKENS
+from everlearn.data.folders import inside
+from everlearn.data.notes import notes_of
 from everlearn.data.opening import Limits
 from everlearn.data.packing import packer_of
 from everlearn.data.prepare import prepare
-from everlearn.data.readers import resolve_files
+from everlearn.data.readers import format_of, resolve_files
 from everlearn.data.tokenize import Encoder
 from everlearn.data.whole_files import read_html
 from everlearn.errors import DataError, ModelError
+from everlearn.files import PARTIAL
+from two_processes import in_two_processes
 
 PAGE = (
     "<html><head><title>On rows</title><style>p {}</style></head>"
@@ -74,6 +82,33 @@ def test_beside_tables_code_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "load.py").write_text("import datasets\n")
     (tmp_path / "README.md").write_text("# A data set\n")
     assert texts(tmp_path) == ["a row"]
+    (note,) = inside(tmp_path, format_of).notes("d")
+    assert "1 file of code or documents beside them, such as load.py, is not" in note
+
+
+def test_code_with_a_table_in_it_is_not_guessed_at(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "c.html"):
+        (tmp_path / name).write_text("x = 1")
+    (tmp_path / "table.csv").write_text("text\na row\n")
+    with pytest.raises(DataError, match=r"a\.py and table\.csv: .* such as `.*/\*\*/\*\.py` or `.*/\*\*/\*\.csv`"):
+        texts(tmp_path)
+    assert texts(tmp_path / "**/*.py") == ["x = 1", "x = 1"]
+    assert texts(tmp_path / "**/*.csv") == ["a row"]
+
+
+def test_notes_on_a_domain_of_sources_are_not_of_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text('{"text": "a row"}\n')
+    (tmp_path / "inside").mkdir()
+    for name in ("train.jsonl", "dev.jsonl"):
+        (tmp_path / "inside" / name).write_text('{"text": "a row"}\n')
+    monkeypatch.chdir(tmp_path)
+    sources = [{"path": "train.jsonl"}, {"path": "inside"}]
+    domain = Domain(name="d", sources=sources)  # type: ignore[arg-type]
+    (note,) = notes_of([domain], {"d": SimpleNamespace(counts={}, skipped=0, end_held_out=False)}, 32)  # type: ignore[dict-item]
+    assert note.startswith("Of 'd.inside' the split 'train' is read; files of other splits are not: validation (1)")
 
 
 def test_code_beside_json_is_not_guessed_at(tmp_path: Path) -> None:
@@ -98,6 +133,17 @@ def test_a_notebook_is_its_cells_without_what_they_printed(tmp_path: Path) -> No
     ]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     assert texts(tmp_path / "a.ipynb") == ["# Rows\nin order\n\nx = 1"]
+
+
+def test_compressed_files_are_read_or_named(tmp_path: Path) -> None:
+    cells = json.dumps({"cells": [{"cell_type": "code", "source": "x = 1"}]})
+    for name, content in (("a.ipynb.gz", cells), ("b.html.gz", PAGE), ("c.py.gz", "y = 2")):
+        (tmp_path / name).write_bytes(gzip.compress(content.encode()))
+    assert texts(tmp_path) == ["x = 1", "On rows\nOne & two.", "y = 2"]
+    (tmp_path / "d.pdf.gz").write_bytes(gzip.compress(b"%PDF"))
+    for path in (tmp_path, tmp_path / "d.pdf.gz", tmp_path / "*.gz"):
+        with pytest.raises(DataError, match=r"d\.pdf\.gz: PDF is compressed inside; unpack the outer \.gz"):
+            texts(path)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +175,18 @@ def test_lines_of_a_web_page_end_with_its_blocks(tmp_path: Path, body: str, text
     assert [row.values["text"] for row in rows] == [text]
 
 
+@pytest.mark.parametrize("piece", ["<a ", "<!-- ", '<a b="', "<![CDATA[", "</a ", "<script>"])
+def test_a_hostile_page_takes_linear_time(tmp_path: Path, piece: str) -> None:
+    (tmp_path / "a.html").write_text("<p>rows</p>" + piece * 300_000)
+    assert texts(tmp_path / "a.html") == ["rows"]
+
+
+def test_a_page_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<b>" * 100_000)
+    with pytest.raises(DataError, match="nested too deeply"):
+        texts(tmp_path / "a.html")
+
+
 def test_a_pdf_file_is_its_text_layer(tmp_path: Path) -> None:
     pdf(tmp_path / "a.pdf", "Rows in order")
     assert texts(tmp_path / "a.pdf") == ["Rows in order"]
@@ -137,7 +195,7 @@ def test_a_pdf_file_is_its_text_layer(tmp_path: Path) -> None:
         texts(tmp_path / "b.pdf")
 
 
-@pytest.mark.parametrize(("module", "name"), [("bs4", "a.html"), ("pypdf", "a.pdf")])
+@pytest.mark.parametrize(("module", "name"), [("lxml", "a.html"), ("pypdf", "a.pdf")])
 def test_a_missing_reader_is_named_with_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
@@ -199,6 +257,33 @@ def test_what_cannot_be_fetched_leaves_nothing(
     with pytest.raises(DataError, match=r"`path: memory://a\.txt` cannot be read: the connection was lost\."):
         texts("memory://a.txt")
     assert not [path for path in remote.cache().rglob("*") if path.is_file()]
+
+
+def _fetch_with_another(rank: int, folder: Path) -> None:
+    """Download a file at the same time as the other process, and read it until both have."""
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    system = fsspec.filesystem("file")
+    download = type(system).get_file
+
+    def together(*arguments: object, **options: object) -> None:
+        torch.distributed.barrier()
+        download(*arguments, **options)
+
+    type(system).get_file = together
+    place = remote.fetched(f"file://{folder}/rows.txt", "path", format_of)
+    assert isinstance(place, Path)
+    before = place.stat().st_ino
+    torch.distributed.barrier()
+    (folder / f"{rank}.txt").write_text(f"{place} {before} {place.stat().st_ino} {place.read_text()}")
+
+
+def test_two_processes_that_fetch_at_once_read_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("one")
+    in_two_processes(_fetch_with_another, tmp_path)
+    first, second = ((tmp_path / f"{rank}.txt").read_text().split() for rank in range(2))
+    assert first == second
+    assert first[1:] == [first[1], first[1], "one"], "the file of the first is not replaced under its reader"
+    assert not list((tmp_path / "cache" / "everlearn" / "remote").glob(f"{PARTIAL}*"))
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,7 @@ def clone(tmp_path: Path) -> Path:
 def test_of_a_clone_the_training_split_is_read_and_no_card(clone: Path) -> None:
     corpus = Domain(name="d", path=str(clone))
     assert texts_of(corpus) == tiny.texts(5, 1)
-    note = inside(clone, format_of).note("d")
-    assert note is not None
+    (note,) = inside(clone, format_of).notes("d")
     assert "Of 'd' the split 'train' is read" in note
     assert "test (1), validation (1)" in note
 
@@ -99,14 +98,14 @@ def test_a_folder_of_prose_is_read_whole(tmp_path: Path) -> None:
         (tmp_path / name).write_text("words\n")
     found = inside(tmp_path, format_of)
     assert [path.name for path in found.read] == ["LICENSE.txt", "README.md", "guide.md", "test-plan.md"]
-    assert found.note("d") is None
+    assert not found.notes("d")
 
 
 def test_the_note_is_with_the_others(clone: Path) -> None:
     corpus = Domain(name="d", path=str(clone))
 
     read = SimpleNamespace(counts={}, skipped=0, end_held_out=False)
-    assert notes_of([corpus], {"d": read}, 32)[0] == inside(clone, format_of).note("d")  # type: ignore[dict-item]
+    assert notes_of([corpus], {"d": read}, 32)[:1] == inside(clone, format_of).notes("d")  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("splits", [False, True])

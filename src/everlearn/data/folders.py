@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from everlearn import wording
 from everlearn.data.whole_files import WHOLE
 from everlearn.errors import DataError
 
@@ -34,21 +35,31 @@ class Inside:
         read: the files to read.
         others: split → files that are not read.
         split: split that is read; "" if the file names do not indicate splits.
+        beside: code and documents beside tables, which are not read.
     """
 
     read: list[Path]
     others: dict[str, list[Path]] = field(default_factory=dict)
     split: str = ""
+    beside: list[Path] = field(default_factory=list)
 
-    def note(self, name: str) -> str | None:
-        """Return a note on the splits of a corpus that are not read; None if there are none."""
-        if not self.others:
-            return None
-        rest = ", ".join(f"{split} ({len(files)})" for split, files in self.others.items())
-        return (
-            f"Of '{name}' the split '{self.split}' is read; files of other splits are not: {rest}. Name a file to read "
-            "it, for example in `validation`."
-        )
+    def notes(self, name: str) -> list[str]:
+        """Return notes on the files of a corpus that are not read: other splits, and documents beside tables."""
+        notes = []
+        if self.others:
+            rest = ", ".join(f"{split} ({len(files)})" for split, files in self.others.items())
+            notes.append(
+                f"Of '{name}' the split '{self.split}' is read; files of other splits are not: {rest}. Name a file to "
+                "read it, for example in `validation`."
+            )
+        if self.beside:
+            notes.append(
+                f"Of '{name}' the tables are read, and {wording.count(len(self.beside), 'file')} of code or documents "
+                f"beside them, such as {self.beside[0]}, "
+                f"{'is' if len(self.beside) == 1 else 'are'} not. To read them, name them by a pattern, such as "
+                f"`**/*{self.beside[0].suffix}`."
+            )
+        return notes
 
 
 def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = "train") -> Inside:
@@ -67,23 +78,23 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
     data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
     documents = {path for path in data if format_of(path) in _DOCUMENTS}
     tables = [path for path in data if path not in documents]
-    if tables and all(format_of(path) == ".json" for path in tables):
-        code = next((path for path in data if format_of(path) in WHOLE), None)
-        if code is not None:
-            raise DataError(
-                f"{folder} holds {code} and {tables[0]}: whether its code or its JSON files are text is not clear. "
-                f"Name them by a pattern, such as `{folder}/**/*{code.suffix}` or `{folder}/**/*.json`."
-            )
+    beside = [path for path in data if format_of(path) in WHOLE] if tables else []
+    if beside and (len(beside) > len(tables) or all(format_of(path) == ".json" for path in tables)):
+        raise DataError(
+            f"{folder} holds {beside[0]} and {tables[0]}: whether its code and documents or its tables are text is not "
+            f"clear. Name them by a pattern, such as `{folder}/**/*{beside[0].suffix}` or "
+            f"`{folder}/**/*{tables[0].suffix}`."
+        )
     if tables:  # beside tables a card or a script is about them; among documents it is one of them
-        data = [path for path in data if format_of(path) not in WHOLE and not _is_card(path, format_of(path))]
+        data = [path for path in data if path not in beside and not _is_card(path, format_of(path))]
     splits = {} if any(format_of(path) in WHOLE for path in data) else _by_split(data)
     if len(splits) < 2:
-        return Inside([folder / path for path in data])
+        return Inside([folder / path for path in data], beside=beside)
     if wanted not in splits:
         names = ", ".join(f"'{name}'" for name in splits)
         raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
-    return Inside(found.pop(wanted), found, wanted)
+    return Inside(found.pop(wanted), found, wanted, beside)
 
 
 def _is_card(path: Path, suffix: str | None) -> bool:

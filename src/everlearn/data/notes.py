@@ -35,14 +35,14 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
         for part in [prepared[corpus.name]]
         for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size)
     ]
-    return [*_splits(read), *notes, *same_files(read)]
+    return [*_unread(read), *notes, *same_files(read)]
 
 
-def _splits(corpora: Sequence[Domain]) -> list[str]:
-    """Return a note on the splits of a folder that are not read."""
-    folders = [(corpus, place) for corpus in corpora if (place := Path(corpus.path).expanduser()).is_dir()]
-    found = [inside(place, format_of, corpus.split).note(corpus.name) for corpus, place in folders]
-    return [note for note in found if note is not None]
+def _unread(corpora: Sequence[Domain]) -> list[str]:
+    """Return notes on the files of a folder that are not read."""
+    parts = [part for corpus in corpora for part in corpus.parts]
+    folders = [(part, place) for part in parts if (place := Path(part.path).expanduser()).is_dir()]
+    return [note for part, place in folders for note in inside(place, format_of, part.split).notes(part.name)]
 
 
 def notes_on(

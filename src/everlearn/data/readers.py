@@ -137,6 +137,8 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
         files = inside(given, format_of, split or SPLITS.get(key, "train")).read
         if not files:
             raise DataError(f"`{key}: {path}` is a folder without any file of a known format ({NAMED}, source code).")
+        for file in files:
+            _check_unpacked(file)
         return files
     if given.is_file():
         files = [given]
@@ -152,10 +154,15 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
                 f"The format of {file} is not known; name it {NAMED}, compressed or not ({', '.join(COMPRESSIONS)}), "
                 "or by the suffix of a programming language."
             )
-        packed_inside = PACKED_INSIDE.get(format_of(file) or "")
-        if packed_inside and file.suffix.lower() not in PACKED_INSIDE:
-            raise DataError(f"{file}: {packed_inside} is compressed inside; unpack the outer {file.suffix}.")
+        _check_unpacked(file)
     return files
+
+
+def _check_unpacked(file: Path) -> None:
+    """Refuse a compressed file of a format whose reader needs to jump about in it."""
+    packed_inside = PACKED_INSIDE.get(format_of(file) or "")
+    if packed_inside and file.suffix.lower() not in PACKED_INSIDE:
+        raise DataError(f"{file}: {packed_inside} is compressed inside; unpack the outer {file.suffix}.")
 
 
 def files_beside(path: Path) -> str:

@@ -61,7 +61,7 @@ def fetched(url: str, key: str, known: Callable[[Path], str | None]) -> Path | t
             raise DataError(f"`{key}: {url}` {'matches no file' if many else 'holds no file of a known format'}.")
         place = cache() / hash_of(url, *described.items())
         if not place.is_dir():
-            with new_folder(place, sealed=False) as made:
+            with new_folder(place, sealed=False, replace=False) as made:
                 for name in names:
                     target = made / _local(name, root if folder else None)
                     target.parent.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everlearn.data.opening import Limits, lines, too_long
 from everlearn.data.rows import Reader, Row
 from everlearn.errors import DataError, first_line
-
-if TYPE_CHECKING:
-    from bs4 import BeautifulSoup
 
 INSTALL = "pip install 'everlearn[documents]'"
 # fmt: off
@@ -68,31 +65,51 @@ def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits:
     if row:
         return
     try:
-        from bs4 import BeautifulSoup
+        from lxml import etree
     except ImportError:
-        raise DataError(f"{path}: web pages are read by Beautiful Soup, which is not installed: {INSTALL}.") from None
-    yield Row({"text": _visible(BeautifulSoup(_text_of(path, limits), "html.parser"))}, str(path), 1, 0)
+        raise DataError(f"{path}: web pages are read by lxml, which is not installed: {INSTALL}.") from None
+    # Unlike Python's own, its parser takes linear time for whatever is in a page.
+    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True)
+    try:
+        page = etree.fromstring(_text_of(path, limits).encode(), parser)
+    except etree.XMLSyntaxError:  # nothing is in it
+        page = None
+    if any(error.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for error in parser.error_log):
+        raise DataError(f"{path} is no web page that can be read: its elements are nested too deeply.")
+    yield Row({"text": "" if page is None else _visible(page)}, str(path), 1, 0)
 
 
-def _visible(page: BeautifulSoup) -> str:
+def _visible(page: Any) -> str:
     """Return the text in lines: they end where blocks do, and inside of <pre> where the source has them."""
-    from bs4 import CData, NavigableString, Tag
+    from lxml import etree
 
     parts: list[str] = []
-    waiting: list[tuple[object, bool]] = [(page, False)]
-    while waiting:
-        node, as_it_is = waiting.pop()
-        if isinstance(node, Tag):
-            if node.name in HIDDEN:
-                continue
-            as_it_is = as_it_is or node.name == "pre"
-            around = [] if node.name in INLINE else [("\n", True)]
-            waiting += [*around, *((child, as_it_is) for child in reversed(node.contents)), *around]
-        elif type(node) in (str, NavigableString, CData):  # others are comments and declarations
-            text = str(node) if as_it_is else re.sub(r"[ \t\r\n\f]+", " ", str(node))
-            behind_space = not as_it_is and (not parts or parts[-1].endswith((" ", "\n")))
-            if text := text.removeprefix(" ") if behind_space else text:
-                parts.append(text)
+    hidden = preformatted = 0
+
+    def add(text: str | None) -> None:
+        if not text or hidden:
+            return
+        if not preformatted:
+            text = re.sub(r"[ \t\r\n\f]+", " ", text)
+            text = text.removeprefix(" ") if not parts or parts[-1].endswith((" ", "\n")) else text
+        if text:
+            parts.append(text)
+
+    for event, node in etree.iterwalk(page, events=("start", "end", "comment", "pi")):
+        if event == "start":
+            hidden += node.tag in HIDDEN
+            if node.tag not in INLINE and not hidden:
+                parts.append("\n")
+            preformatted += node.tag == "pre"
+            add(node.text)
+            continue
+        if event == "end":
+            preformatted -= node.tag == "pre"
+            if node.tag not in INLINE and not hidden:
+                parts.append("\n")
+            hidden -= node.tag in HIDDEN
+        if node is not page:
+            add(node.tail)
     return "\n".join(line.rstrip() for line in "".join(parts).splitlines() if line.strip())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.errors import DataError
-from everlearn.files import damage, digest, new_folder, write_text
+from everlearn.files import damage, digest, new_folder, user_cache, write_text
 
 FETCHED = "fetched"
 """Folder in a suite's cache with what was fetched for it."""
@@ -21,7 +21,7 @@ def cache_folder(suite: str) -> Path:
     """Return the cache folder of a suite, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
     if own := os.environ.get("EVERLEARN_CACHE"):
         return Path(own) / suite
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / suite
+    return user_cache() / suite
 
 
 def data_folder(cache: str, variable: str, given: Path | str | None, how: str) -> Path:

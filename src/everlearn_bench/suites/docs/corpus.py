@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +19,7 @@ from everlearn.data.packing import chunks
 from everlearn.data.shingles import words_of
 from everlearn.errors import DataError, did_you_mean
 from everlearn.files import damage, digest, new_folder, read_json, write_json, write_text
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.docs import reading, tasks
 from everlearn_bench.suites.docs.document import Doc, Split
 from everlearn_bench.suites.docs.reading import STANDARD_LIBRARY, Passage
@@ -127,10 +127,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
 
 def cache_folder() -> Path:
     """Return the cache folder ``docs``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
-    own = os.environ.get("EVERLEARN_CACHE")
-    if own:
-        return Path(own) / "docs"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "docs"
+    return cache.cache_folder("docs")
 
 
 def fingerprint() -> dict[str, str | None]:
