@@ -132,18 +132,21 @@ WORDS = {
     "less_than": "must be below {lt}",
     "less_than_equal": "must be {le} or less",
     "literal_error": "must be {expected}",
+    "missing": "is missing",
     "too_short": "needs at least {min_length}",
     "string_too_short": "must not be empty",
 }
 """Pydantic's types of errors → our wording."""
 
 
-_NO_KEY = re.compile(r"function-.*|(literal|list)\[.*\]|(constrained-)?(str|int|float|bool)")
+_NO_KEY = re.compile(r"function-.*|(literal|list)\[.*\]|(constrained-)?(str|int|float|bool)|[A-Z][A-Za-z]+")
 
 
 def key_of(error: Mapping[str, Any]) -> list[int | str]:
     """Return the location of an error, without pydantic's names for validators and for the members of a union."""
-    return [part for part in error["loc"] if isinstance(part, int) or not _NO_KEY.fullmatch(part)]
+    unknown = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it
+    parts = error["loc"][: len(error["loc"]) - len(unknown)]
+    return [*(part for part in parts if isinstance(part, int) or not _NO_KEY.fullmatch(part)), *unknown]
 
 
 def wrong_value(error: Mapping[str, Any], *others: Mapping[str, Any]) -> str:

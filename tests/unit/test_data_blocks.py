@@ -19,7 +19,7 @@ from everlearn.data import streaming
 from everlearn.data.blocks import PackedBlocks, Ragged, stack, tokens_in
 from everlearn.data.corpus import Corpus, Document, is_held_out
 from everlearn.data.loader import BlockLoader, sample_batches
-from everlearn.data.mixing import Concatenation, Mixture, shares
+from everlearn.data.mixing import Anneal, Concatenation, Mixture, shares
 from everlearn.data.reservoir import Reservoir
 from everlearn.data.streaming import StreamedBlocks
 from everlearn.errors import DataError, RunError
@@ -243,6 +243,48 @@ def test_every_share_is_exact_to_one_block_at_every_prefix(shares):
             assert abs(mixed.tokens[name] - asked * 8 * taken) <= 8 * (1 + 1e-9)
     assert sum(mixed.asked.values()) == pytest.approx(1)
     assert mixed.realised == {name: tokens / (8 * 89) for name, tokens in mixed.tokens.items()}
+
+
+def annealed(first: list[float], last: list[float], blocks: int) -> Mixture:
+    parts = [(chr(97 + i), constant(chr(97 + i)), share) for i, share in enumerate(first)]
+    return Mixture(parts, anneal=Anneal({chr(97 + i): share for i, share in enumerate(last)}, blocks))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 60), st.integers(0, 2**32))
+def test_shares_that_change_are_exact_to_one_block_at_every_prefix(count, blocks, seed):
+    generator = np.random.default_rng(seed)
+    first, last = (generator.dirichlet(np.ones(count)) for _ in range(2))
+    mixed = annealed(list(first), list(last), blocks)
+    due = np.zeros(count)
+    for row in range(blocks + 10):
+        done = min(1.0, row / max(1, blocks - 1))
+        due += 8 * ((1 - done) * first + done * last)
+        next(mixed)
+        assert np.abs(np.array(list(mixed.tokens.values())) - due).max() <= 8 * (1 + 1e-9)
+        assert list(mixed.asked.values()) == pytest.approx(due / due.sum())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 60))
+def test_shares_that_change_go_on_from_their_state(before):
+    first, second = (annealed([0.5, 0.25, 0.25], [0.25, 0.0, 0.75], 50) for _ in range(2))
+    list(islice(first, before))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    pairs = zip(islice(first, 60), islice(second, 60), strict=True)
+    assert all(np.array_equal(a["input_ids"], b["input_ids"]) for a, b in pairs)
+    assert first.asked == second.asked
+    assert list(islice(first.fresh(1), 9)), "an independent pass anneals as well"
+    assert first.fresh(1).fingerprint == first.fingerprint != mixture([0.5, 0.25, 0.25]).fingerprint
+
+
+def test_a_share_may_begin_or_end_at_nothing():
+    for first, last in (([1.0, 0.0], [0.5, 0.5]), ([0.5, 0.5], [1.0, 0.0])):
+        mixed = annealed(first, last, 40)
+        list(islice(mixed, 40))
+        assert mixed.tokens == {"a": 240, "b": 80}
+    with pytest.raises(DataError, match="must be above 0"):
+        annealed([1.0, 0.0], [1.0, 0.0], 40)
 
 
 @settings(max_examples=30, deadline=None)

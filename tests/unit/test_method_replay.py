@@ -56,6 +56,36 @@ def test_share_of_earlier_tokens_is_exact_to_a_block(share: float) -> None:
     assert mixture.realised["earlier domains"] == pytest.approx(share, abs=0.01)
 
 
+def test_a_share_may_change_along_a_domain() -> None:
+    method = _learnt(Replay(share={"start": 0.5, "end": 0.1}), 1)
+    stage = stages.stage(tiny.model(), 2)
+    rows = stage.steps * stage.rows_per_step
+    mixture = stages.begin([method], stage)
+    due = 0.0
+    for row in range(rows):
+        next(mixture)
+        due += (0.5 - 0.4 * row / (rows - 1)) * stages.S
+        assert abs(mixture.tokens["earlier domains"] - due) <= stages.S + 1e-6
+    assert mixture.asked["earlier domains"] == pytest.approx(0.3)
+    constant = stages.begin([_learnt(Replay(share={"start": 0.1, "end": 0.1}), 1)], stages.stage(tiny.model(), 2))
+    assert constant.fingerprint == stages.begin([_learnt(Replay(), 1)], stages.stage(tiny.model(), 2)).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        ({"start": 0.3}, r"option 'share\.end': is missing"),
+        ({"start": 0.3, "end": 1.5}, r"option 'share\.end': must be below 1"),
+        ({"start": 0.3, "end": 0.1, "middle": 0.2}, r"has no option 'share\.middle'"),
+        (1.5, r"option 'share': must be below 1\.0, or a mapping of keys \(got 1\.5\)"),
+        (True, "must be a number, not true or false"),
+    ],
+)
+def test_a_wrong_share_is_named(share: object, says: str) -> None:
+    with pytest.raises(MethodError, match=says):
+        Replay(share=share)
+
+
 def test_general_text_and_both() -> None:
     general = stages.begin([Replay(source="general")], stages.stage(tiny.model(), 1, general=True))
     assert general.asked == pytest.approx({"d1": 0.9, "general": 0.1})

@@ -294,6 +294,7 @@ def _notes(learner: ContinualLearner) -> list[str]:
     for method in recipe.methods():
         if method.needs.keeps != "nothing":
             notes.append(f"{method.title}: {REVEALS[method.needs.keeps][0].lower()}{REVEALS[method.needs.keeps][1:]}")
+        notes += [f"{method.title}: {rule}" for rule in method.rules_of_thumb]
     optimizer = learner.all_arguments()[0].optim
     if not str(getattr(optimizer, "value", optimizer)).startswith("adamw"):
         notes.append("Memory is estimated for AdamW; `train.optim` is another optimizer.")

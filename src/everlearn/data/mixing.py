@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from everlearn.data.blocks import Block, BlockSource, hash_of, tokens_in
 from everlearn.errors import DataError, RunError
 from everlearn.seeding import seed_for
+
+TINY = 1e-12
+"""In place of a share of 0, by which nothing can be divided."""
+
+
+class Anneal(NamedTuple):
+    """How the shares of a mixture change, in a straight line.
+
+    Attributes:
+        shares: name → share of the last block.
+        blocks: number of blocks on the way; after them shares stay as they are.
+    """
+
+    shares: Mapping[str, float]
+    blocks: int
+
+
+def _normalised(shares: Mapping[str, float]) -> dict[str, float]:
+    total = float(sum(shares.values()))
+    return {name: share / total for name, share in shares.items()}
 
 
 class Mixture(BlockSource):
@@ -22,13 +42,21 @@ class Mixture(BlockSource):
     equally long; taking the largest deficit is not, with three or more sources. Where blocks differ, shares are exact
     to about the longest block.
 
+    Shares may change from block to block (`anneal`). A source's tokens then stay within one block of the sum of its
+    shares of all blocks so far, as the same choice does for any shares (Tijdeman, "The chairman assignment problem",
+    Discrete Math. 32, 1980).
+
     Attributes:
-        asked: name → configured share of the tokens; sums to 1.
         tokens: name to tokens given so far.
     """
 
     def __init__(
-        self, sources: Sequence[tuple[str, BlockSource, float]], name: str = "mixture", *, size: int | None = None
+        self,
+        sources: Sequence[tuple[str, BlockSource, float]],
+        name: str = "mixture",
+        *,
+        size: int | None = None,
+        anneal: Anneal | None = None,
     ) -> None:
         """Take (name, source, share) triples; shares are normalised.
 
@@ -36,6 +64,7 @@ class Mixture(BlockSource):
             sources: a pass lasts as long as that of the first one, unless a `size` is given.
             name: of the mixture.
             size: blocks of a pass.
+            anneal: the shares to which those of the sources change.
 
         Raises:
             DataError: there is no source, a name comes twice, or a share is not above 0.
@@ -44,20 +73,41 @@ class Mixture(BlockSource):
         if not sources or len(set(names)) < len(names):
             raise DataError(f"A mixture needs sources with different names; it has {names}.")
         for given, _, share in sources:
-            if not share > 0:
+            if not (share > 0 or (anneal is not None and share == 0 and anneal.shares[given] > 0)):
                 raise DataError(f"The share of '{given}' in a mixture must be above 0; it is {share}.")
-        total = float(sum(share for _, _, share in sources))
         self.name = name
         self.sources = {given: source for given, source, _ in sources}
-        self.asked = {given: share / total for given, _, share in sources}
+        self._first = _normalised({given: share for given, _, share in sources})
+        self._last = self._first if anneal is None else _normalised(anneal.shares)
+        self.anneal = anneal
         self.tokens = dict.fromkeys(names, 0)
         self._blocks = dict.fromkeys(names, 0)
+        self._due = dict.fromkeys(names, 0.0)
+        """Sum of the shares of all blocks so far, in tokens; kept where shares change."""
         first = sources[0][1].size
         self._given = size
-        self.size = size or (None if first is None else max(1, round(first / self.asked[names[0]])))
+        mean = (self._first[names[0]] + self._last[names[0]]) / 2
+        self.size = size or (None if first is None else max(1, round(first / mean)))
         sizes = {source.block_tokens for _, source, _ in sources}
         self.block_tokens = sizes.pop() if len(sizes) == 1 else None
-        self.fingerprint = hash_of(*((given, self.asked[given], source.fingerprint) for given, source, _ in sources))
+        changes = [] if anneal is None else [self._last, anneal.blocks]
+        parts = ((given, self._first[given], source.fingerprint) for given, source, _ in sources)
+        self.fingerprint = hash_of(*parts, *changes)
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """Share of the tokens that each source should have given so far, by name; sums to 1."""
+        total = sum(self.tokens.values())
+        if self.anneal is None or not total:
+            return dict(self._first)
+        return {name: due / total for name, due in self._due.items()}
+
+    def _shares(self) -> dict[str, float]:
+        """Return the shares of the next block."""
+        if self.anneal is None:
+            return self._first
+        done = min(1.0, sum(self._blocks.values()) / max(1, self.anneal.blocks - 1))
+        return {name: (1 - done) * first + done * self._last[name] for name, first in self._first.items()}
 
     @property
     def realised(self) -> dict[str, float]:
@@ -82,19 +132,25 @@ class Mixture(BlockSource):
         return self.tokens[name] / own if own else sum(self.tokens.values()) / max(blocks, 1) or 1.0
 
     def _choose(self) -> str:
-        total = sum(self.tokens.values())
+        total, shares = sum(self.tokens.values()), self._shares()
         expected = {name: self._expected(name) for name in self.sources}
+        # What earlier, other shares still owe a source; nothing where shares do not change.
+        owed = {name: 0.0 if self.anneal is None else self._due[name] - shares[name] * total for name in shares}
         behind = [
-            name for name, share in self.asked.items() if self.tokens[name] < share * (total + expected[name])
-        ] or list(self.asked)
-        return min(behind, key=lambda name: (self.tokens[name] + expected[name]) / self.asked[name])
+            name for name, share in shares.items() if self.tokens[name] < share * (total + expected[name]) + owed[name]
+        ] or [name for name, share in shares.items() if share > 0]
+        return min(behind, key=lambda name: (self.tokens[name] + expected[name] - owed[name]) / (shares[name] or TINY))
 
     def __next__(self) -> Block:
         name = self._choose()
         return self._counted(name, next(self.sources[name]))
 
     def _counted(self, name: str, block: Block) -> Block:
-        self.tokens[name] += tokens_in(block)
+        tokens = tokens_in(block)
+        if self.anneal is not None:
+            for source, share in self._shares().items():
+                self._due[source] += share * tokens
+        self.tokens[name] += tokens
         self._blocks[name] += 1
         return block
 
@@ -118,6 +174,7 @@ class Mixture(BlockSource):
             "tokens": dict(self.tokens),
             "blocks": dict(self._blocks),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
+            **({} if self.anneal is None else {"due": dict(self._due)}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -131,13 +188,14 @@ class Mixture(BlockSource):
             raise RunError(f"The saved mixture has the sources {sorted(saved)}; this one has {sorted(self.sources)}.")
         self.tokens = {name: int(state["tokens"][name]) for name in self.sources}
         self._blocks = {name: int(state["blocks"][name]) for name in self.sources}
+        self._due = {name: float(state.get("due", {}).get(name, 0.0)) for name in self.sources}
         for name, source in self.sources.items():
             source.load_state_dict(saved[name])
 
     def fresh(self, seed: int) -> Mixture:
         """Return a mixture of independent sources with the same shares."""
-        parts = [(name, source.fresh(seed), self.asked[name]) for name, source in self.sources.items()]
-        return Mixture(parts, self.name, size=self._given)
+        parts = [(name, source.fresh(seed), self._first[name]) for name, source in self.sources.items()]
+        return Mixture(parts, self.name, size=self._given, anneal=self.anneal)
 
 
 class Concatenation(Mixture):

@@ -203,6 +203,7 @@ class Method:
         in_das_paper: its name in the DAS paper, without spaces and hyphens; set only if it differs from `name`.
         search: options that ``everlearn tune`` draws, with their ranges: the first always, others where the recipe
             has another value than the default.
+        rules_of_thumb: published advice on its options, a sentence with its source each; `plan` shows it.
         variants: published configurations with names of their own; an object created by such a name has the title and
             paper of the variant, and the name as its ``label``.
     """
@@ -224,6 +225,7 @@ class Method:
     idle: frozenset[str] = frozenset()
     in_das_paper: ClassVar[tuple[str, ...]] = ()
     search: ClassVar[Mapping[str, Range]] = ranges()
+    rules_of_thumb: ClassVar[tuple[str, ...]] = ()
 
     class Config(MethodConfig):
         """Options of the method."""

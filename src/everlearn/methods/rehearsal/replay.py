@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import nn
 
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks
-from everlearn.data.mixing import Concatenation, Mixture
+from everlearn.data.mixing import Anneal, Concatenation, Mixture
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.methods.base import (
@@ -28,6 +28,7 @@ from everlearn.methods.base import (
 from everlearn.methods.rehearsal.generated import generated_rows
 from everlearn.methods.state import TextRows
 from everlearn.model.anatomy import kind_of
+from everlearn.options import Options
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for
 
@@ -37,12 +38,22 @@ USUAL_LOOKS = 7
 """Forward passes of a sweep over a row if 15 % of it are masked at a time."""
 
 
+class AnnealedShare(Options):
+    """A share that changes along each domain."""
+
+    start: float = Field(ge=0, lt=1)
+    """Share at the first row of a domain."""
+    end: float = Field(ge=0, lt=1)
+    """Share at the last row."""
+
+
 @register
 class Replay(Method):
     """Experience replay (arXiv 1811.11682), as used in continued pre-training (arXiv 2403.08763).
 
     A share r of the tokens of each domain's training comes from a reservoir of earlier domains, from the general
-    corpus, or from both; the share is exact to one block at every moment. The reservoir is a uniform sample of all
+    corpus, or from both; the share is exact to one block at every moment. It may change along a domain, in a straight
+    line: then the tokens are exact that its shares so far add up to. The reservoir is a uniform sample of all
     blocks of all earlier domains (Vitter's algorithm R), whatever their number and sizes.
 
     With `source: generated` nothing is stored: before each domain, including the first, the model generates rows with
@@ -61,6 +72,14 @@ class Replay(Method):
     paper = "https://arxiv.org/abs/1811.11682"
     needs = Needs(old_data=True)
     identity: ClassVar[dict[str, Any] | None] = {"share": 0}
+    rules_of_thumb: ClassVar[tuple[str, ...]] = (
+        "published shares of old text are 5 % where the new text is much like it (other English web text) and 25 % "
+        "where it differs (German after English); 1 % helps already, 50 % cost learning (arXiv 2403.08763, continued "
+        "pre-training of 0.4 billion parameters on hundreds of billions of tokens).",
+        "the largest share of new text at which general loss does not rise was predicted as 30 % to 48 % for models of "
+        "0.5 to 3 billion parameters, which leaves 52 % to 70 % of old text; it grows with the model (arXiv "
+        "2407.17467). Short runs of your own tell more: `everlearn tune` tries shares.",
+    )
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
             "replay_sample",
@@ -89,8 +108,9 @@ class Replay(Method):
     class Config(MethodConfig):
         """Options of replay."""
 
-        share: float = Field(0.1, ge=0, lt=1)
-        """Share of the training tokens that is old text; 0 is plain training."""
+        share: Annotated[float, Field(ge=0, lt=1)] | AnnealedShare = 0.1
+        """Share of the training tokens that is old text; 0 is plain training. `{start: 0.3, end: 0.05}` changes it in a
+        straight line from the first row of each domain to the last."""
         source: Literal["earlier", "general", "both", "generated"] = "earlier"
         """Source of old text: earlier domains of the stream (nothing to replay in the first one), the recipe's general
         corpus, half of the share from each, or the model, which generates it before each domain."""
@@ -136,22 +156,33 @@ class Replay(Method):
         self._written: list[Block] = []
 
     @property
+    def _shares(self) -> tuple[float, float]:
+        """Share at the beginning and at the end of a domain."""
+        share = self.config.share
+        return (share.start, share.end) if isinstance(share, AnnealedShare) else (share, share)
+
+    @property
     def _keeps(self) -> bool:
-        return self.config.share > 0 and self.config.source in ("earlier", "both")
+        return any(self._shares) and self.config.source in ("earlier", "both")
 
     @property
     def _reads_general(self) -> bool:
-        return self.config.share > 0 and self.config.source in ("general", "both")
+        return any(self._shares) and self.config.source in ("general", "both")
 
     @property
     def _writes(self) -> bool:
-        return self.config.share > 0 and self.config.source == "generated"
+        return any(self._shares) and self.config.source == "generated"
 
     def check(self, setting: Setting) -> None:
         """Require a general corpus, or a model that can generate text, if the options need it."""
         if self._writes:
             self._check_writing(setting)
         super().check(setting)
+        if isinstance(self.config.share, AnnealedShare) and not setting.block_size:
+            raise MethodError(
+                f"Method '{self.label}', option 'share': a share that changes along a domain needs rows in the order "
+                "in which they are learnt, and here they are shuffled later. Set one share, or use `everlearn run`."
+            )
         if self._reads_general and not setting.has_general:
             raise MethodError(
                 f"Method 'replay', option 'source': '{self.config.source}' mixes in the general corpus, but the recipe "
@@ -195,7 +226,7 @@ class Replay(Method):
         """Generate the rows to replay, if configured; a resumed stage reads the existing ones."""
         if not self._writes:
             return
-        room = math.ceil(self.config.share * stage.steps * stage.rows_per_step)
+        room = math.ceil(sum(self._shares) / 2 * stage.steps * stage.rows_per_step)
         self._written, texts = generated_rows(stage, max(1, min(self.config.capacity, room)), self.config.sweeps)
         stage.notes.append(
             f"Method '{self.label}': before '{stage.domain}' the model wrote {len(self._written):,} rows in "
@@ -217,9 +248,12 @@ class Replay(Method):
             self._written = []
         if not old:
             return source
-        each = self.config.share / len(old)
-        parts = [(stage.domain, source, 1 - self.config.share), *((name, part, each) for name, part in old)]
-        return Mixture(parts, name=f"{stage.domain} with replay")
+        start, end = (
+            {stage.domain: 1 - share, **{name: share / len(old) for name, _ in old}} for share in self._shares
+        )
+        parts = [(name, part, start[name]) for name, part in ((stage.domain, source), *old)]
+        anneal = None if start == end else Anneal(end, stage.steps * stage.rows_per_step)
+        return Mixture(parts, name=f"{stage.domain} with replay", anneal=anneal)
 
     def _with_sample(self, source: BlockSource, stage: Stage, share: float) -> BlockSource:
         """Return the rows of the domain and the stored ones of all earlier domains, if its own will fit too."""
