@@ -19,6 +19,8 @@ from everlearn.methods.adapters.adapter import Adapter
 from everlearn.methods.adapters.bottleneck import bottlenecks, feed_forward_outputs
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.engine.attachment import attached
+from everlearn.predictors import Checkpoint
+from everlearn.predictors.predictor import models_of
 
 IDS = torch.arange(5, 53).view(2, 24)
 OWN = "everlearn_dap_adapter.layers."
@@ -204,21 +206,91 @@ def test_what_memory_knows_is_not_measured_again(monkeypatch: pytest.MonkeyPatch
     assert all(torch.equal(p, dict(at.model.named_parameters())[n]) for n, p in resumed.model.named_parameters())
 
 
+def nats_by_hand(model: Any, kept: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
+    """Nats of each label of RoBERTa with an adapter and its head, in float64, [B, K]."""
+    own = {name: value.double() for name, value in {**dict(model.named_parameters()), **kept}.items()}
+    x = reference(model, kept, batch["input_ids"]) @ own["lm_head.dense.weight"].T + own["lm_head.dense.bias"]
+    x = x * 0.5 * (1 + torch.erf(x / 2**0.5))
+    centred = x - x.mean(-1, keepdim=True)
+    x = centred / (centred.pow(2).mean(-1, keepdim=True) + model.lm_head.layer_norm.eps).sqrt()
+    x = x * own["lm_head.layer_norm.weight"] + own["lm_head.layer_norm.bias"]
+    logits = x @ own["roberta.embeddings.word_embeddings.weight"].T + own["lm_head.bias"]
+    nats = [
+        [-logits[row, place].log_softmax(-1)[label] for place, label in zip(places, labels, strict=True)]
+        for row, (places, labels) in enumerate(zip(batch["positions"], batch["labels"], strict=True))
+    ]
+    return torch.stack([torch.stack(row) for row in nats]).detach()
+
+
 @pytest.mark.parametrize("options", [{}, {"train_head": True}])
-def test_adapter_cl_chooses_by_the_text_and_not_by_the_domain(options: dict[str, Any]) -> None:
-    method, model = build({"name": "adapter_cl", "samples": 8, **options}), tiny.model()
+def test_adapter_cl_reads_each_example_with_the_adapter_that_is_least_perplexed_by_it(options: dict[str, Any]) -> None:
+    """j*(x) = argmin_j exp(mean nats of x with adapter j), for each row of a mixed batch, in float64 (eq. 6)."""
+    method, model = build({"name": "adapter_cl", **options}), tiny.model()
     learnt(method, model, [0, 1, 2])
     before = stages.weights(model)
+    at = stages.stage(model, 3)
+    rows = [row for mixed in zip(*(vocabulary_of(v).once(0) for v in (2, 0, 1)), strict=True) for row in mixed][:9]
+    batch = at.objective.collate(rows, range(9))
+    expected = torch.stack([nats_by_hand(model, method._kept[f"d{j}"], batch) for j in (1, 2, 3)])
+    chosen = expected.mean(2).exp().argmin(0)
+    assert chosen.tolist() == [2, 0, 1] * 3, "the domain of each row, which nobody told"
+    plain = Checkpoint(method.test_model(copy.deepcopy(model), reading(at, "d1")), at.objective)
+    router = method.test_predictor(plain, reading(at, "d1"))
+    with torch.no_grad():
+        found = router.label_losses(batch)
+    assert router.chosen(batch).tolist() == chosen.tolist()
+    torch.testing.assert_close(found.double(), expected[chosen, torch.arange(9)], rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    shared = [model.get_parameter("roberta.embeddings.word_embeddings.weight") for model in models_of(router)[:3]]
+    assert len({weight.data_ptr() for weight in shared}) == 1, "the frozen weights are there once"
+
+
+def test_adapter_cl_reads_every_row_with_every_adapter_once() -> None:
+    method, model = build("adapter_cl"), tiny.model()
+    at = learnt(method, model, [0, 1], steps=1)[-1]
+    router, passes = method.test_predictor(Checkpoint(model, at.objective), reading(at, None)), []
+    for number, member in enumerate(models_of(router)):
+        member.register_forward_hook(lambda *_, number=number: passes.append(number))
+    router.label_losses(next(at.batches(4)))
+    assert sorted(passes) == [0, 1]
+
+
+def test_adapter_cl_chooses_by_the_prompt_and_never_by_the_answer() -> None:
+    method, model = build("adapter_cl"), tiny.model("gpt2")
+    for index in (1, 2, 3):
+        at = stages.stage(model, index, "causal", steps=8)
+        at.source = vocabulary_of(index - 1)
+        stages.learn([method], at, lr=0.05)
+    router = method.test_predictor(Checkpoint(model, at.objective), reading(at, None))
+    prompts = torch.tensor([[10 + 100 * v + i % 8 for i in range(6)] for v in (2, 0, 1)])
+    for answers in (0, 1, 2):
+        batch = {
+            "input_ids": torch.cat([prompts, torch.full((3, 2), 12 + 100 * answers)], 1),
+            "position_ids": torch.arange(8).expand(3, 8),
+            "positions": torch.tensor([[5, 6]] * 3),
+            "labels": torch.full((3, 2), 12 + 100 * answers),
+        }
+        assert router.chosen(batch).tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"train_head": True}])
+def test_a_classifier_of_adapter_cl_has_the_adapter_of_its_texts(options: dict[str, Any]) -> None:
+    method, model = build({"name": "adapter_cl", "samples": 8, **options}), tiny.model()
+    learnt(method, model, [0, 1, 2])
     for vocabulary in (0, 1, 2):
         at = stages.stage(model, 3)
         at.source = vocabulary_of(vocabulary)
-        tested = method.test_model(copy.deepcopy(model), reading(at, None))
+        tested = method.test_model(classifier(model), reading(at, None))
         own = method._kept[f"d{vocabulary + 1}"]
         found = dict(tested.named_parameters())
-        assert all(torch.equal(found[name], value) for name, value in own.items())
-    assert stages.weights(model).keys() == before.keys()
-    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
-    assert all(parameter.requires_grad for parameter in model.parameters())
+        assert all(torch.equal(found[name], value) for name, value in own.items() if name.startswith(OWN))
+        alone = Checkpoint(model, at.objective)
+        tuned = method.test_predictor(alone, reading(at, None)).fine_tuned(lambda *_: nn.Linear(1, 1))
+        assert len(models_of(tuned)) == 1, "one classifier, not one for each adapter"
+    with pytest.raises(MethodError, match=r"'adapter_cl', option 'choose'.*predict its prompts.*`choose: domain`"):
+        method.check(stages.setting(tiny.model("t5"), [method], "text-to-text"))
+    build({"name": "adapter_cl", "choose": "domain"}).check(stages.setting(tiny.model("t5"), [method], "text-to-text"))
 
 
 def test_end_tasks_in_the_papers_way_and_in_the_released_way() -> None:

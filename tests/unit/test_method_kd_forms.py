@@ -58,8 +58,7 @@ def _logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 def _hidden(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Last hidden state of the unmasked text."""
     if model.config.model_type == "t5":
-        found = model(**_inputs(model, batch, plain=True), output_hidden_states=True).decoder_hidden_states[-1]
-        return found * model.config.d_model**-0.5
+        return model(**_inputs(model, batch, plain=True), output_hidden_states=True).decoder_hidden_states[-1]
     return model.base_model(**_inputs(model, batch, plain=True)).last_hidden_state
 
 

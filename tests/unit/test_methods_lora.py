@@ -465,6 +465,42 @@ def test_balance_is_of_the_batchs_own_rows() -> None:
     assert all(router._gates is None and router._seen is None for router in routers(stage.model))
 
 
+@pytest.mark.parametrize("width", [0, 3])
+def test_padding_of_prompts_and_answers_is_not_balanced(width: int) -> None:
+    """Against loops over the tokens in float64; with `width` more padding the loss is the same."""
+    method = MoELoRA(experts=E, r=R, lora_alpha=ALPHA, lora_dropout=0.0, balance=0.5, target_modules="all-linear")
+    stage = stages.stage(tiny.model("t5"), 1, "text-to-text")
+    protection = Protection([method], stage)
+    protection.begin()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for router in routers(stage.model):
+            router.weight.copy_(torch.randn(router.weight.shape, generator=generator))
+    batch = next(stage.batches(4))
+    batch["input_ids"] = nn.functional.pad(batch["input_ids"], (0, width), value=1)
+    batch["attention_mask"] = nn.functional.pad(batch["attention_mask"], (0, width))
+    seen: dict[Any, tuple[str, Tensor]] = {}
+    for path, layer in stage.model.named_modules():
+        if hasattr(layer, "lora_router"):
+            layer.register_forward_hook(
+                lambda layer, inputs, _, path=path: seen.__setitem__(layer, (path, inputs[0].detach().double()))
+            )
+    _, parts = protection.loss(stage.model.train(), batch)
+    terms = []
+    for layer, (path, x) in seen.items():
+        answers = ".decoder." in path and not ("EncDecAttention.k" in path or "EncDecAttention.v" in path)
+        text = batch["labels"] != -100 if answers else batch["attention_mask"].bool()
+        assert not text.all()
+        p = torch.stack([probabilities(layer, token) for row, own in zip(x, text, strict=True) for token in row[own]])
+        counts = torch.zeros(E, dtype=torch.float64)
+        for row in p:
+            for e in sorted(range(E), key=lambda e, row=row: -float(row[e]))[:2]:
+                counts[e] += 1
+        terms.append(E * sum(counts[e] / counts.sum() * p[:, e].mean() for e in range(E)))
+    expected = 0.5 * torch.stack(terms).mean()
+    torch.testing.assert_close(parts["moe_lora/balance"].double(), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("architecture", ["roberta", "gpt2", "llama", "t5"])
 def test_the_base_stays_the_base_and_texts_are_read_with_the_experts(architecture: str) -> None:
     base, method = tiny.model(architecture, dropout=0.1), MoELoRA(experts=E, r=R)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import gradient_moment
 from everlearn.methods import build
 from everlearn.methods.base import Memory, Method
-from everlearn.methods.engine.protection import Protection
+from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.methods.penalties.norms import NORMS
 from everlearn.model.objectives import IGNORE
 
@@ -325,10 +326,14 @@ def test_absolute_gradients_cancel_in_a_batch_and_so_are_taken_by_sample() -> No
     assert sum(value.sum() for value in means.values()) < 0.8 * sum(value.sum() for value in slow.values())
 
 
-@pytest.mark.parametrize("apply_to", ["loss", "update"])
-def test_si_integrates_the_tasks_gradient_along_the_path(apply_to: str) -> None:
-    """ω, Ω and the penalty beside a training loop in float64 that knows no hooks."""
+@pytest.mark.parametrize(("apply_to", "alpha"), [("loss", 1.0), ("update", 1.0), ("loss", 0.5)])
+def test_si_integrates_the_tasks_gradient_along_the_path(apply_to: str, alpha: float) -> None:
+    """ω, Ω and the penalty beside a training loop in float64 that knows no hooks.
+
+    Where `wise_ft` keeps a part α of the way, Δ is the whole way, as ω is, and the anchor is what was kept.
+    """
     strength, damping, rate = 3.0, 1e-3, 0.05
+    beside = [build({"name": "wise_ft", "alpha": alpha})] if alpha < 1 else []
     method = build({"name": "si", "strength": strength, "damping": damping, "apply_to": apply_to})
     model = tiny.model()
     slow = type(model)(model.config).double().eval()
@@ -339,7 +344,7 @@ def test_si_integrates_the_tasks_gradient_along_the_path(apply_to: str) -> None:
         stage = stages.stage(model, index, steps=3)
         batches: list[dict[str, Tensor]] = []
         stages.learn(
-            [method],
+            [method, *beside],
             stage,
             optimizer=torch.optim.SGD,
             lr=rate,
@@ -363,6 +368,7 @@ def test_si_integrates_the_tasks_gradient_along_the_path(apply_to: str) -> None:
                 path[name] -= task * (p.detach() - before)
         for name, p in slow.named_parameters():
             omega[name] += (path[name] / ((p.detach() - start[name]) ** 2 + damping)).clamp(min=0)
+            p.data.copy_(start[name] + alpha * (p.detach() - start[name]))
         anchor = doubled(slow)
         close(kept(method, "importance"), omega, rtol=5e-3)
     assert any(not torch.equal(value, torch.zeros_like(value)) for value in omega.values())
@@ -606,6 +612,19 @@ def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
 
 
 # -- what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [{"name": "infinite_schedule", "anneal": 0.5}, {"name": "selective_init"}])
+@pytest.mark.parametrize("name", ["ewc", "ewc_separate", "l2", "si", "mas", "budget", "forget_me_not"])
+def test_the_end_of_a_domain_is_not_held_where_the_next_one_starts_elsewhere(name: str, start: dict[str, Any]) -> None:
+    """With an anneal, the anchor would be the released weights, and each domain begin with a pull back to them."""
+    model, others = tiny.model(), [build(start), build({"name": "infinite_schedule"})]
+    for other, refused in zip(others, (True, False), strict=True):
+        methods = [build(name), other]
+        with pytest.raises(MethodError, match=f"'{name}' holds.*'{other.label}'.*Remove") if refused else nullcontext():
+            check_methods(methods, stages.setting(model, methods, general=True))
+    methods = [build("l2_sp"), build(start)]
+    check_methods(methods, stages.setting(model, methods))
 
 
 @pytest.mark.parametrize(

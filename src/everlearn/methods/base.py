@@ -400,8 +400,14 @@ class Method:
     def after_step(self, stage: Stage) -> None:
         """Act after the update of each optimizer step."""
 
+    def end_training(self, stage: Stage) -> None:
+        """Measure what depends on the weights of the last step; called first after each stage.
+
+        A method of the list may change them after it (:meth:`final_weights`). Everything is still attached.
+        """
+
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Return other weights for the domain to end with, by parameter name (a merge); called first after each stage.
+        """Return other weights for the domain to end with, by parameter name (a merge); called after each stage.
 
         Later measurements use them. Only one method of a list may have this hook.
         """

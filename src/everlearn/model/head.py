@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import head_path
 from everlearn.model.cross_entropy import cross_entropy
-from everlearn.model.logit_scale import check_head, logit_scale
+from everlearn.model.logit_scale import check_head, hidden_scale, logit_scale
 from everlearn.model.substitution import substituted, substituting
 
 LogitObserver = Callable[[Tensor, Tensor], None]
@@ -89,7 +89,7 @@ def at_head(
     """Make the model return the loss of each label of all parts, in nats, or the result of `of`, instead of logits.
 
     Yields:
-        A list that holds the last hidden state after the forward pass.
+        A list that holds the last hidden state after the forward pass (:func:`last_hidden_state`).
     """
     compute = of or partial(_chunked_loss, parts=[part for part in parts if part.labels is not None])
     caught: list[Tensor] = []
@@ -102,7 +102,7 @@ def at_head(
     labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
 
     def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        caught.append(args[0])
+        caught.append(last_hidden_state(model, last, args[0]))
         kept, lots = [], args[0].split(list(rows))
         for part in parts:
             if part.labels is not None:
@@ -145,6 +145,18 @@ def _added_bias(model: nn.Module) -> tuple[Any, Any]:
         if (bias := part._buffers.get("final_logits_bias")) is not None:
             return part, bias
     return None, None
+
+
+def last_hidden_state(model: nn.Module, head: nn.Module, entered: Tensor) -> Tensor:
+    """Return the last hidden state, from what enters the vocabulary head: some models scale it in between.
+
+    Args:
+        model: without a distributed wrapper.
+        head: the last module of its vocabulary head (:func:`output_head`).
+        entered: the input of the first module of its vocabulary head.
+    """
+    scale = hidden_scale(model, head)
+    return entered if scale == 1 else entered / scale
 
 
 def apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:

@@ -1,4 +1,4 @@
-"""How the logits of a model follow from its output head: checked, and their scale measured, by one forward pass."""
+"""How logits follow from the last hidden state through the output head: checked and measured by one forward pass."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from everlearn.model.finding import transformers_model
 from everlearn.model.modes import evaluating
 
 _SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+_HIDDEN_SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 _TOKENS = [[10, 11]]
 
 
@@ -27,8 +28,23 @@ def logit_scale(head: nn.Module) -> float:
     return _SCALES.get(head, 1.0)
 
 
+def hidden_scale(model: nn.Module, head: nn.Module) -> float:
+    """Return the factor by which a model multiplies its last hidden state before the head; 1 for most models.
+
+    It is d^(−½) in T5 with tied embeddings.
+
+    Args:
+        model: without a distributed wrapper.
+        head: the last module of its vocabulary head, which :func:`check_head` has seen.
+    """
+    config = transformers_model(model)[1].config
+    if getattr(config, "scale_decoder_outputs", False):
+        return float(config.d_model) ** -0.5
+    return _HIDDEN_SCALES.get(head, 1.0)
+
+
 def check_head(model: nn.Module, first: nn.Module, last: nn.Module, bias: Tensor | None, cap: float | None) -> None:
-    """See once that logits are the outputs of the head, but for a bias, a cap or a scale; and measure the scale.
+    """See once that logits are the outputs of the head, but for a bias, a cap or a scale; and measure the scales.
 
     Heads of registered architectures are known, and a model on the meta device has no numbers: both pass.
 
@@ -48,10 +64,10 @@ def check_head(model: nn.Module, first: nn.Module, last: nn.Module, bias: Tensor
     device = next(last.parameters()).device
     if device.type == "meta":
         return
-    hidden, outputs, logits = _one_pass(model, first, last, device)
+    hidden, before, outputs, logits = _one_pass(model, first, last, device)
     scale = None
-    if hidden[:2] == (1, 2) and len(hidden) == 3 and outputs.shape == logits.shape:
-        near = 1e-4 if outputs.dtype == torch.float32 else 2e-2
+    near = 1e-4 if outputs.dtype == torch.float32 else 2e-2
+    if hidden.shape[:2] == (1, 2) and hidden.dim() == 3 and outputs.shape == logits.shape:
         scale = _scale(outputs.double(), logits.double(), bias, cap, near)
     if scale is None:
         raise ModelError(
@@ -60,24 +76,35 @@ def check_head(model: nn.Module, first: nn.Module, last: nn.Module, bias: Tensor
             "path of its head (docs/add-an-architecture.md)."
         )
     _SCALES[last] = scale
+    if before is not None:
+        _HIDDEN_SCALES[last] = _scale(before.double(), hidden.double(), None, None, near) or 1.0
 
 
 def _one_pass(
     model: nn.Module, first: nn.Module, last: nn.Module, device: torch.device
-) -> tuple[tuple[int, ...], Tensor, Tensor]:
-    """Return the shape of what enters the head, what leaves it, and the logits, of a row of two tokens."""
-    entered: list[tuple[int, ...]] = []
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Return what enters the head, the last hidden state, what leaves the head, and the logits, of a row of two tokens.
+
+    The second is None if no part of the model returns a hidden state in the shape of the first.
+    """
+    entered: list[Tensor] = []
     left: list[Tensor] = []
+    hidden: list[Tensor] = []
 
     def enters(_: nn.Module, args: tuple[Any, ...]) -> None:
-        entered.append(tuple(args[0].shape) if args else ())
+        entered.append(args[0] if args else torch.empty(0))
 
     def leaves(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
         left.append(output)
 
+    def returns(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        if isinstance(state := getattr(output, "last_hidden_state", None), Tensor):
+            hidden.append(state)
+
     ids = torch.tensor(_TOKENS, device=device)
     more = {"decoder_input_ids": ids} if kind_of(model) == "encoder-decoder" else {}
     handles = [first.register_forward_pre_hook(enters), last.register_forward_hook(leaves)]
+    handles += [module.register_forward_hook(returns) for module in model.modules()]
     try:
         with torch.no_grad(), evaluating(model):
             logits = model(input_ids=ids, **more).logits
@@ -85,7 +112,10 @@ def _one_pass(
         for handle in handles:
             handle.remove()
     once = len(entered) == len(left) == 1
-    return (entered[0], left[0], logits) if once else ((), logits, logits)
+    if not once:
+        return torch.empty(0), None, logits, logits
+    before = next((state for state in reversed(hidden) if state.shape == entered[0].shape), None)
+    return entered[0], before, left[0], logits
 
 
 def _scale(outputs: Tensor, logits: Tensor, bias: Tensor | None, cap: float | None, near: float) -> float | None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.model.anatomy import head_path, kind_of
+from everlearn.model.architectures import Tokens
 from everlearn.model.gates import row_gates
 from everlearn.model.head import IGNORE as IGNORE
 from everlearn.model.head import (
@@ -92,7 +93,7 @@ class Outputs:
     Attributes:
         losses: nats per label, [B, K]; 0 where there is no label.
         items: number of labels in the batch, a scalar on the device of the batch.
-        hidden: last hidden state of the rows of the batch as it enters the vocabulary head, [B, S, H].
+        hidden: last hidden state of the rows of the batch, which the vocabulary head reads, [B, S, H].
         views: the same for each view, in order, [b, S, H].
         view_losses: nats per label of each view, [b, K]; None for a view without labels.
         router_loss: the model's own loss for the balance of its experts, with its coefficient, if it computes one.
@@ -282,7 +283,7 @@ class Objective:
         return values.round().long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
 
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
+        """Return the last hidden state, which the vocabulary head reads, [B, S, H]; nothing is projected."""
         core = unwrap(model)
         some = next(iter(inputs.values()))
         labels = torch.full((len(some), 1), IGNORE, device=some.device)
@@ -420,6 +421,17 @@ class TextToText(Objective):
         shifted = labels.new_full(labels.shape, self.decoder_start)
         shifted[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE, pad)
         return {"input_ids": ids, "attention_mask": (ids != pad).long(), "decoder_input_ids": shifted, "labels": labels}
+
+
+def where_text_is(batch: Mapping[str, Tensor]) -> dict[Tokens, Tensor]:
+    """Return where a batch holds text and no padding, [B, S] bool, by what a layer reads; nothing where all is text."""
+    found: dict[Tokens, Tensor] = {}
+    # Isolated documents have a mask of another shape.
+    if (mask := batch.get("attention_mask")) is not None and mask.dim() == 2:
+        found["input"] = mask.bool()
+    if "decoder_input_ids" in batch:
+        found["answer"] = batch["labels"] != IGNORE
+    return found
 
 
 def row_means(losses: Tensor, labels: Tensor) -> Tensor:

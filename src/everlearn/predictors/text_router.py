@@ -29,13 +29,18 @@ class TextRouter(Predictor):
         objective: of the run; says how a text is scored.
         choosers: language models of the members, in their order, where the members have become classifiers; the members
             themselves when left out.
+        classifies: the predictor that is fine-tuned in place of all members.
     """
 
     members: tuple[Predictor, ...]
     objective: Objective
     choosers: tuple[Predictor, ...] = ()
+    classifies: Predictor | None = None
 
     def label_losses(self, batch: Batch) -> Tensor:
+        if self._by_itself(batch):  # what the members are chosen by is the result already
+            losses = torch.stack([member.label_losses(batch) for member in self.members])
+            return losses[losses.double().sum(2).argmin(0), torch.arange(losses.shape[1], device=losses.device)]
         chosen = self.chosen(batch)
         found = torch.empty(batch["labels"].shape, device=batch["labels"].device)
         for member, rows in self._parts(chosen):
@@ -50,6 +55,8 @@ class TextRouter(Predictor):
         return found
 
     def fine_tuned(self, tune: Tune) -> Predictor:
+        if self.classifies is not None:
+            return self.classifies.fine_tuned(tune)
         return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members), choosers=self.members)
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
@@ -81,10 +88,14 @@ class TextRouter(Predictor):
             if len(rows):
                 yield member, rows
 
+    def _by_itself(self, batch: Batch) -> bool:
+        """Whether rows have no prompt, so that their members are chosen by what is scored."""
+        masked = isinstance(self.objective, Masked)
+        return "labels" in batch and (masked or "positions" not in batch) and "decoder_input_ids" not in batch
+
     def _texts(self, batch: Batch) -> Iterator[Batch]:
         """Yield batches whose labels are the tokens by which rows are recognised."""
-        masked = isinstance(self.objective, Masked)
-        if "labels" in batch and (masked or "positions" not in batch) and "decoder_input_ids" not in batch:
+        if self._by_itself(batch):
             yield batch
             return
         if "decoder_input_ids" in batch or getattr(self.objective, "decoder_start", None) is not None:

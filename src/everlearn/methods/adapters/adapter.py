@@ -34,7 +34,11 @@ from everlearn.methods.engine.attachment import (
     refuse_without_units,
 )
 from everlearn.methods.state import ByDomain, Fact
+from everlearn.model.anatomy import kind_of
+from everlearn.model.head import output_head
 from everlearn.model.objectives import Objective
+from everlearn.model.sharing import sharing
+from everlearn.predictors import Checkpoint, Predictor, TextRouter
 
 SHARED = "shared"
 """Key of the adapter that is shared by the whole stream."""
@@ -57,9 +61,9 @@ class Adapter(Method):
 
     The defaults are DAP-Adapter: an adapter for each domain. Variants with names of their own: one adapter for the
     whole stream (NCL-Adapter); a new adapter that starts from j* = argmin_{j<t} exp(mean loss of adapter j on D_t)
-    (DEMIX, arXiv 2108.05036, as in DAS); the adapter selected at test time by the same measure on the text, without a
-    domain id (AdapterCL, arXiv 2012.15504, eq. 6). AdapterCL selects for each example; here one adapter is selected for
-    each test set.
+    (DEMIX, arXiv 2108.05036, as in DAS); the adapter selected at test time by the same measure on each example, without
+    a domain id (AdapterCL, arXiv 2012.15504, eq. 6, :class:`~everlearn.predictors.TextRouter`). An end task that
+    fine-tunes has one adapter, chosen by its texts.
     """
 
     name = "dap_adapter"
@@ -86,7 +90,7 @@ class Adapter(Method):
         Variant(
             "adapter_cl",
             "AdapterCL",
-            "An adapter for each domain; at test the one that is least perplexed by the text.",
+            "An adapter for each domain; at test each example is read with the one that is least perplexed by it.",
             {"choose": "perplexity"},
             paper="https://arxiv.org/abs/2012.15504",
         ),
@@ -103,7 +107,8 @@ class Adapter(Method):
         """Initial values of a new domain's adapter: fresh, or a copy of the earlier one with the lowest loss on the new
         domain."""
         choose: Literal["domain", "perplexity"] = "domain"
-        """The adapter at test time: that of the text's domain, or the one with the lowest perplexity on the text."""
+        """The adapter at test time: that of the text's domain, or for each example the one with the lowest perplexity
+        on it."""
         samples: int = Field(512, ge=1)
         """Blocks on which adapters are evaluated to find the one with the lowest loss."""
         train_head: bool = False
@@ -140,6 +145,11 @@ class Adapter(Method):
     def check(self, setting: Setting) -> None:
         """Refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
+        if self.config.choose == "perplexity" and kind_of(setting.model) == "encoder-decoder":
+            raise MethodError(
+                f"Method '{self.label}', option 'choose': '{type(setting.model).__name__}' does not predict its "
+                "prompts, by which 'perplexity' chooses. Set `choose: domain`."
+            )
         refuse_without_units(self, setting, ("output",))
         refuse_other_additions(self, setting)
 
@@ -189,19 +199,30 @@ class Adapter(Method):
         self._base_head = {}
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """Attach the adapter of the text's domain, the shared one, or that of lowest perplexity; otherwise none."""
-        key: str | None = reading.domain
-        if self.config.shared:
-            key = SHARED
-        elif self.config.choose == "perplexity" and self._kept:
+        """Attach the adapter of the text's domain, or the shared one; otherwise none.
+
+        By perplexity a classifier has the adapter of its texts; for language models :meth:`test_predictor` chooses.
+        """
+        key: str | None = SHARED if self.config.shared else reading.domain
+        if self._routes:
+            if output_head(model) is not None:
+                return model
             key = self.least_perplexed(reading.language_model(), reading.objective, reading.batches)
         if key not in self._kept:
             return model
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
-        self._build(model).attach(model, self.name)
-        self._fill(model, self._kept[key])
-        return model
+        return self._with(model, key)
+
+    def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
+        """Return a router that reads each example with the least perplexed adapter; all share the frozen weights."""
+        if not self._routes:
+            return predictor
+        plain, members = reading.language_model(), []
+        for key, kept in self._kept.items():
+            model = self._with(sharing(plain, kept), key)
+            members.append(Checkpoint(model, reading.objective))
+        return TextRouter(tuple(members), reading.objective, classifies=predictor)
 
     # -- which adapter -----------------------------------------------------------------------------------------
 
@@ -237,6 +258,16 @@ class Adapter(Method):
         if stage.domain not in self._nearest:
             self._nearest[stage.domain] = self.least_perplexed(stage.model, stage.objective, stage.batches)
         return self._nearest[stage.domain]
+
+    @property
+    def _routes(self) -> bool:
+        return self.config.choose == "perplexity" and bool(self._kept)
+
+    def _with(self, model: nn.Module, key: str) -> nn.Module:
+        """Attach one of the stored adapters to a model, and return it."""
+        self._build(model).attach(model, self.name)
+        self._fill(model, self._kept[key])
+        return model
 
     def _build(self, model: nn.Module) -> AfterFeedForward:
         return bottlenecks(model, self.config.reduction_factor, self.config.activation)

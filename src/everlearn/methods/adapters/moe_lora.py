@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -16,6 +16,9 @@ from everlearn.importance.magnitude import inside_backward, of_all_processes
 from everlearn.methods.adapters.low_rank import ADAPTER, LowRank, LowRankConfig
 from everlearn.methods.base import Batch, Cost, Reading, Stage, register
 from everlearn.methods.state import Fact, Tensors
+from everlearn.model.anatomy import Projection, kind_of
+from everlearn.model.architectures import Tokens
+from everlearn.model.objectives import where_text_is
 from everlearn.model.quantising import is_quantised
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class MoELoRA(LowRank):
     h = W x + s Σ_{e ∈ top-k} g_e B_e A_e x,   p = softmax(W_r x),   g_e = p_e / Σ_{top-k} p,   s = α / r
 
     L + β · mean over layers of E Σ_e f_e P_e (arXiv 2101.03961, eq. 4), with f_e the share of the selections that fall
-    on expert e and P_e the mean of p_e over all tokens.
+    on expert e and P_e the mean of p_e over all tokens; padding is none.
 
     Every layer with experts has its own router, which reads the input of the layer. Experts and routers continue from
     domain to domain and W stays that of the base model, so no domain id is needed at test time. A mixture that depends
@@ -88,24 +91,25 @@ class MoELoRA(LowRank):
     def attach(self, stage: Stage) -> None:
         """Freeze the model; experts and routers continue from the last domain."""
         super().attach(stage)
-        self._route(stage.model)
+        # A model with one stack reads one kind of tokens, whether its layers are known or not.
+        self._route(stage.model, stage.anatomy.linears if kind_of(stage.model) == "encoder-decoder" else {})
         self._fill(stage.model, self._experts, wholly=True)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Set which rows of the next pass belong to the batch: views of other methods are not balanced."""
+        """Set what to balance in the next pass: the text of the batch, no views of other methods and no padding."""
+        text = where_text_is(batch)
         for router in routers(stage.model) if self.config.balance else ():
-            router.rows = len(batch["labels"])
+            router.rows, router.text = len(batch["labels"]), text.get(router.tokens)
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return β E Σ_e f_e P_e, with f_e over all processes."""
         if not self.config.balance:
             return {}
-        probabilities, choices = zip(*(router.take() for router in routers(stage.model)), strict=True)
-        counts = of_all_processes({str(layer): chosen.sum(0) for layer, chosen in enumerate(choices)})
+        means, choices = zip(*(router.take() for router in routers(stage.model)), strict=True)
+        counts = of_all_processes({str(layer): chosen for layer, chosen in enumerate(choices)})
         shares = torch.stack([counts[str(layer)] / counts[str(layer)].sum() for layer in range(len(choices))])
-        means = torch.stack([each.mean(0) for each in probabilities])
-        return {"balance": self.config.balance * self.config.experts * (shares * means).sum(1).mean()}
+        return {"balance": self.config.balance * self.config.experts * (shares * torch.stack(means)).sum(1).mean()}
 
     def detach(self, stage: Stage) -> None:
         """Keep experts and routers, and restore the base model."""
@@ -124,7 +128,7 @@ class MoELoRA(LowRank):
         """
         if self._experts:
             adapted = get_peft_model(model, self._lora(model))
-            self._route(adapted)
+            self._route(adapted, {})
             self._fill(adapted, self._experts)
             model.requires_grad_(True)
         return model
@@ -132,11 +136,12 @@ class MoELoRA(LowRank):
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
         return super()._lora(model, parts * self.config.experts, **options)
 
-    def _route(self, model: nn.Module) -> None:
+    def _route(self, model: nn.Module, known: Mapping[str, Projection]) -> None:
         """Add a router to each layer with an adapter, where PEFT saves and loads it with the adapter."""
-        for layer in [module for module in model.modules() if hasattr(module, "lora_A")]:
+        for path, layer in [(name, module) for name, module in model.named_modules() if hasattr(module, "lora_A")]:
             a: Any = layer.lora_A[ADAPTER]  # type: ignore[index]
             router = Router(a.in_features, self.config.experts, self.config.top_k, self.config.renormalise)
+            router.tokens = known[path].tokens if path in known else "input"
             layer.lora_router = nn.ModuleDict({ADAPTER: router.to(a.weight.device)})
             layer.register_forward_pre_hook(router.read)
             a.register_forward_hook(router.scale)
@@ -156,6 +161,8 @@ class Router(nn.Module):
 
     Attributes:
         rows: record the selections for the first rows of training passes; None records nothing.
+        text: where these rows hold text, [rows, S] bool; None: everywhere.
+        tokens: the tokens that the layer reads.
         shares_prompts: each token has its own gates (:class:`~everlearn.methods.engine.attachment.Attachment`).
     """
 
@@ -167,6 +174,8 @@ class Router(nn.Module):
         nn.init.normal_(self.weight, std=START)
         self.experts, self.top_k, self.renormalise = experts, top_k, renormalise
         self.rows: int | None = None
+        self.text: Tensor | None = None
+        self.tokens: Tokens = "input"
         self._gates: Tensor | None = None
         self._seen: tuple[Tensor, Tensor] | None = None
 
@@ -179,8 +188,9 @@ class Router(nn.Module):
         """Compute the gates of the layer's input; a forward pre-hook of the layer."""
         probabilities, self._gates, chosen = self(inputs[0])
         if self.rows is not None and self.training and torch.is_grad_enabled() and not inside_backward():
-            own, picks = probabilities[: self.rows], chosen[: self.rows]
-            self._seen = own.flatten(0, -2), picks.flatten(0, -2)
+            own, picks = probabilities[: self.rows].flatten(0, -2), chosen[: self.rows].flatten(0, -2)
+            counts = own.new_ones(len(own)) if self.text is None else self.text.flatten().to(own.dtype)
+            self._seen = counts @ own / counts.sum().clamp(min=1), counts @ picks
 
     def scale(self, a: nn.Module, inputs: tuple[Any, ...], activations: Tensor) -> Tensor:
         """Scale each expert's block of activations, [..., E · r], by its gate; a forward hook of A."""
@@ -194,12 +204,12 @@ class Router(nn.Module):
         self._gates = None
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """Return and reset the probabilities and selections of the last training pass, [tokens, E] each.
+        """Return and reset the mean probabilities and the number of selections of the last training pass, [E] each.
 
         Raises:
             MethodError: there was none.
         """
-        seen, self._seen, self.rows = self._seen, None, None
+        seen, self._seen, self.rows, self.text = self._seen, None, None, None
         if seen is None:
             raise MethodError(
                 "Method 'moe_lora' saw no forward pass with gradients, which its option 'balance' needs. Gradient "

@@ -23,7 +23,7 @@ class OutputsBeside(Outputs):
         objective: reads the batch.
         model: the model without a distributed wrapper.
         batch: in the format of the objective.
-        caught: input of the vocabulary head in the external pass, if it used the head, [B, S, H].
+        caught: last hidden state of the external pass, if it used the vocabulary head, [B, S, H].
         views: the views of all methods, which are run here in one pass.
     """
 
@@ -43,7 +43,7 @@ class OutputsBeside(Outputs):
 
     @property
     def hidden(self) -> Tensor:  # type: ignore[override]
-        """Last hidden state of the rows of the batch as it enters the vocabulary head, [B, S, H]."""
+        """Last hidden state of the rows of the batch, which the vocabulary head reads, [B, S, H]."""
         # A head that is fused with the loss is not called, or only with some positions.
         if not self._caught or self._caught[0].shape[:-1] != self._positions:
             self._caught[:] = [self._objective.hidden(self._model, self._objective.inputs(self._batch))]

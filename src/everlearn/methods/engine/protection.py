@@ -44,7 +44,7 @@ from everlearn.methods.engine.transforms import Transforms
 from everlearn.methods.gradients import Gradients
 from everlearn.methods.state import fit_state
 from everlearn.model.anatomy import head_path
-from everlearn.model.head import output_head, unwrap
+from everlearn.model.head import last_hidden_state, output_head, unwrap
 from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
@@ -237,6 +237,9 @@ class Protection:
         self.release()
         streams = self._streams("end")
         for method in self.methods:
+            with streams[method.name]():
+                method.end_training(stage)
+        for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Comparing weights to end with", method)):
                 self._take(method, method.final_weights(stage))
         for method in self.methods:
@@ -324,7 +327,11 @@ class Protection:
             # A compiled pass would run the hook of its first call again and again.
             if last is not None and not hasattr(model, "_orig_mod"):
                 head = core.get_submodule(head_path(core))
-                hooks.callback(head.register_forward_pre_hook(lambda _, args: caught.append(args[0])).remove)
+
+                def catch(_: nn.Module, args: tuple[Any, ...], last: nn.Module = last) -> None:
+                    caught.append(last_hidden_state(core, last, args[0]))
+
+                hooks.callback(head.register_forward_pre_hook(catch).remove)
             result = theirs()
         views = [method.views(self.stage, told) for method in self.methods]
         outputs = OutputsBeside(self.stage.objective, core, batch, caught, [v for group in views for v in group])

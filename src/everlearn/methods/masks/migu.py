@@ -28,7 +28,8 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.rows import SELECTORS, Rule, Selector, keep_largest, rows_of, trained, units_of
 from everlearn.model.anatomy import Anatomy, Component, anatomy
-from everlearn.model.objectives import IGNORE
+from everlearn.model.architectures import Tokens
+from everlearn.model.objectives import where_text_is
 from everlearn.ranges import Between, ranges
 
 Part = Literal[Component, "head"]
@@ -185,11 +186,7 @@ class MIGU(Method):
         return {}
 
     def _text(self, batch: Batch) -> dict[str, Tensor]:
-        masks: dict[str, Tensor] = {}
-        if (given := batch.get("attention_mask")) is not None and given.dim() == 2:
-            masks["input"] = given.bool()
-        if "decoder_input_ids" in batch:
-            masks["answer"] = batch["labels"] != IGNORE
+        masks = where_text_is(batch)
         return {path: masks[tokens] for path, tokens in self._layers.items() if tokens in masks}
 
     def _choose(self, *_: Any) -> None:
@@ -235,10 +232,10 @@ class MIGU(Method):
         self._handles, self._plan, self._moved = [], {}, {}
 
 
-def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, str]:
+def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, Tokens]:
     """Return the paths of the layers to mask, and the tokens of their positions (:attr:`Projection.tokens`)."""
     beside = low_rank_beside(model)
-    layers: dict[str, str] = {
+    layers: dict[str, Tokens] = {
         beside.get(path, path): each.tokens for path, each in found.linears.items() if each.component in components
     }
     if "head" in components and found.head:

@@ -19,7 +19,7 @@ from everlearn.importance import label_directions, label_fisher
 from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Stage, register
 from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
 from everlearn.methods.penalties.drift import Drift, DriftProbe, mean_drift
-from everlearn.methods.penalties.penalty import refuse_additions
+from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.methods.state import Fact, OneTensor
 from everlearn.model.modes import evaluating
@@ -155,6 +155,8 @@ class Budget(Method):
                 "and there is none. Add `general` to the recipe, or set `general: null`."
             )
         refuse_additions(self, setting)
+        if EARLIER in self.budgets:
+            refuse_other_starts(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: importance, anchor and directions of each group, the starting weights, and the probes.

@@ -19,6 +19,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.layer_gradients import LayerGradients
 from everlearn.methods.engine.processes import processes
+from everlearn.methods.engine.protection import overrides
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.adapted import Weight, weights_of
@@ -169,6 +170,8 @@ class Penalty(Method):
         """Refuse methods that add parameters which exist only while a domain is learnt, and pulls on adapters."""
         super().check(setting)
         refuse_additions(self, setting)
+        if self.config.anchor != "base":
+            refuse_other_starts(self, setting)
         if setting.has_peft and self.config.apply_to == "update":
             raise MethodError(
                 f"Method '{self.label}', option 'apply_to': 'update' pulls every weight by itself, and those with "
@@ -462,6 +465,22 @@ def refuse_additions(method: Method, setting: Setting) -> None:
             raise MethodError(
                 f"Method '{method.label}' protects the model's own weights, but what method '{other.label}' adds "
                 "comes and goes with each domain. Remove one of them."
+            )
+
+
+def refuse_other_starts(method: Method, setting: Setting) -> None:
+    """Refuse methods that have a domain start from other weights than those that the last one ended with.
+
+    The domain would begin with a pull back to where it is not to go on from.
+
+    Raises:
+        MethodError: there is one.
+    """
+    for other in setting.methods:
+        if overrides(other, "starting_weights"):
+            raise MethodError(
+                f"Method '{method.label}' holds the weights that a domain ends with, but method '{other.label}' has "
+                "the next one start from others. Remove one of them from `method`."
             )
 
 

@@ -23,7 +23,8 @@ class SI(Penalty):
 
     While a domain is learnt ω_i ← ω_i − g_i · Δθ_i at every step, with g the gradient of the loss of the task, without
     this penalty, before clipping, and Δθ the update of the optimizer. At the end of the domain Ω_i ← Ω_i + max(0, ω_i /
-    (Δ_i² + ξ)), with Δ_i the total change from its first to its last step.
+    (Δ_i² + ξ)), with Δ_i the total change from its first to its last step; where another method then interpolates the
+    weights (`wise_ft`, `budget`), Δ is still the way along which ω was summed, and θ* are the weights that are kept.
 
     A negative ω (a weight that moved against its gradient, as happens by momentum and noise) would reward unbounded
     changes, so it counts as 0; the authors' code does that for the sum over domains. Losses of other methods in a list
@@ -56,6 +57,7 @@ class SI(Penalty):
     def __init__(self, config: Any = None, **options: Any) -> None:
         super().__init__(config, **options)
         self._step: dict[str, tuple[Tensor, Tensor]] = {}
+        self._learnt: dict[str, Tensor] = {}
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: importance, anchor, path and start; within a step the gradient and the weights before it."""
@@ -96,14 +98,18 @@ class SI(Penalty):
             self._path[name].sub_(gathered(work, weights[name].parameter))
         self._step.clear()
 
-    def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """Return ω / (Δ² + ξ), where it is positive."""
+    def end_training(self, stage: Stage) -> None:
+        """Set Ω of the domain to ω / (Δ² + ξ), where it is positive, on the way that training took."""
         weights = weights_of(stage.model)
-        found = {}
         for name, path in self._path.items():
             way = weights[name].value().detach() - self._start[name].to(weights[name].parameter.device)
-            found[name] = (path.to(way.device) / (way.square() + self.config.damping)).clamp_(min=0)
-        return found
+            self._learnt[name] = (path.to(way.device) / (way.square() + self.config.damping)).clamp_(min=0)
+        self._path, self._start = {}, {}
+
+    def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
+        """Return Ω of the domain."""
+        learnt, self._learnt = self._learnt, {}
+        return learnt
 
     def end_domain(self, stage: Stage) -> None:
         """Add the importance for the domain and move the anchor to its final weights."""
@@ -111,4 +117,3 @@ class SI(Penalty):
         self._gradients.stop()
         if self.config.strength:
             self.consolidate(stage, stage.domain)
-        self._path, self._start = {}, {}
