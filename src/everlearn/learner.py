@@ -258,8 +258,7 @@ class ContinualLearner(OpenRun):
 
         Everything that a method adds at test time (adapters, gates, prompts) is attached; the stage folder alone leaves
         it out. Classifiers that are fine-tuned on end tasks start from the same model. For any other method this is the
-        model of the stage. No text is read, unless a method selects its modules by the held-out text of the run. Call
-        it in one process only.
+        model of the stage. No text is read. Call it in one process only.
 
         ```python
         model = ContinualLearner.open("runs/first").tested("papers")

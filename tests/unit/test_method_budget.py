@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -349,6 +350,8 @@ def test_the_limit_of_the_prediction_follows_from_the_last_look() -> None:
     assert LastLook(0.01, -0.005, 0.0, 1.0).limit(0.02) == pytest.approx(0.035)  # it got better so far
     assert LastLook(0.01, 0.04, 0.0, 4.0).limit(0.02) == pytest.approx(0.005)  # too much: back by as much
     assert 0 < LastLook(0.0, 0.04, 0.0, 1.0).limit(0.02) < 1e-6  # much is lost of which nothing was predicted
+    assert LastLook(0.004, 0.008, 0.005, 2.0).limit(0.02, sure=True) == pytest.approx(0.004 + (0.02 - 0.0178) / 2)
+    assert LastLook(0.01, 0.01, 0.01, 1.0).limit(0.02, sure=True) == pytest.approx(0.01 * 0.02 / 0.0296)
 
 
 @pytest.mark.parametrize(
@@ -546,12 +549,21 @@ def test_by_prediction_no_text_is_kept(stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "said", "share"), [(2000.0, "All", 1.0), (500.0, "70.3%", 90 / 128), (1e-9, "rolled", 0.0)]
+    ("budget", "error", "said", "share"),
+    [
+        (2000.0, 0.0, "All", 1.0),
+        (500.0, 0.0, "70.3%", 90 / 128),
+        (500.0, 50.0, "63.3%", 81 / 128),
+        (1e-9, 0.0, "rolled", 0.0),
+    ],
 )
 def test_the_largest_part_of_an_update_that_is_within_is_kept(
-    budget: float, said: str, share: float, monkeypatch: pytest.MonkeyPatch
+    budget: float, error: float, said: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the drift is 1000 s², and the prediction far below: s = √(1/2) down to the next 1/128, all, or nothing."""
+    """Where the drift is 1000 s², and the prediction far below: s = √(1/2) down to the next 1/128, all, or nothing.
+
+    With an error of 50, to be sure, 1000 s² + 98 is within.
+    """
     plain, way = tiny.model("gpt2"), 0.0
     before = stages.weights(plain)
     stages.learn([], stages.stage(plain, 1, "causal", general=True))
@@ -561,12 +573,13 @@ def test_the_largest_part_of_an_update_that_is_within_is_kept(
         return sum(float((p.detach() - before[name]).square().sum()) for name, p in model.named_parameters())
 
     way = gone(plain)
-    monkeypatch.setattr(DriftProbe, "drift", lambda self, stage: Drift(1000 * gone(stage.model) / way, 0.0))
+    monkeypatch.setattr(DriftProbe, "drift", lambda self, stage: Drift(1000 * gone(stage.model) / way, error))
     if share == 0:  # no look before the end, which would lead back
-        monkeypatch.setattr(LastLook, "limit", lambda self, budget: 1e9)
+        monkeypatch.setattr(LastLook, "limit", lambda *_: 1e9)
     stage = stages.stage(tiny.model("gpt2"), 1, "causal", general=True)
-    stages.learn([Budget(general=budget, earlier=None, samples=4, probe=4, checks=1)], stage)
+    stages.learn([Budget(general=budget, earlier=None, samples=4, probe=4, checks=1, sure=error > 0)], stage)
     assert said in stage.notes[-1]
+    assert (", for its upper end)" in stage.notes[-1]) == (error > 0)
     for name, value in stages.weights(stage.model).items():
         torch.testing.assert_close(value, torch.lerp(before[name], end[name], share), rtol=1e-6, atol=1e-7)
 
@@ -656,7 +669,7 @@ def test_no_more_rows_are_looked_at_than_are_declared(monkeypatch: pytest.Monkey
         ).double()
 
     monkeypatch.setattr(DriftProbe, "_losses", losses)
-    monkeypatch.setattr(LastLook, "limit", lambda self, budget: 1e9)
+    monkeypatch.setattr(LastLook, "limit", lambda *_: 1e9)
     method = Budget(general=1e-3, earlier=1e-3, samples=2, rank=1, probe=4, checks=3)
     model = tiny.model("gpt2")
     declared = method.cost(model).passes_elsewhere
@@ -704,6 +717,10 @@ def test_mistakes_are_sentences() -> None:
         check_methods(both, stages.setting(model, both, "causal", general=True))
     with pytest.raises(MethodError, match="option 'general'"):
         build({"name": "budget", "general": 0})
+    for options, refused in (({"earlier_by": "predicted"}, True), ({"earlier": None}, True), ({}, False)):
+        method = Budget(general=None, sure=True, **options)
+        with pytest.raises(MethodError, match=r"'sure': true is about.*`general`, or") if refused else nullcontext():
+            check_methods([method], stages.setting(model, [method], "causal"))
     stage = stages.stage(model, 1, "causal", count=1, general=True, steps=1)
     with pytest.raises(MethodError, match=r"'general'.*Add text, or set `general: null` in the method\.$"):
         stages.begin([Budget(samples=2, probe=2)], stage)

@@ -50,7 +50,7 @@ def _hidden(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     if model.config.model_type != "roberta":
         inputs["use_cache"] = False  # a cache would undo the isolation of packed documents
     if model.config.model_type == "t5":
-        return model(**inputs, output_hidden_states=True).decoder_hidden_states[-1] * model.config.d_model**-0.5
+        return model(**inputs, output_hidden_states=True).decoder_hidden_states[-1]
     return model.base_model(**inputs).last_hidden_state
 
 

@@ -139,7 +139,7 @@ class MoELoRA(LowRank):
     def _route(self, model: nn.Module, known: Mapping[str, Projection]) -> None:
         """Add a router to each layer with an adapter, where PEFT saves and loads it with the adapter."""
         for path, layer in [(name, module) for name, module in model.named_modules() if hasattr(module, "lora_A")]:
-            a: Any = layer.lora_A[ADAPTER]  # type: ignore[index]
+            a: Any = layer.lora_A[ADAPTER]
             router = Router(a.in_features, self.config.experts, self.config.top_k, self.config.renormalise)
             router.tokens = known[path].tokens if path in known else "input"
             layer.lora_router = nn.ModuleDict({ADAPTER: router.to(a.weight.device)})

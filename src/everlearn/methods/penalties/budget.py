@@ -18,7 +18,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import label_directions, label_fisher
 from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Stage, register
 from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
-from everlearn.methods.penalties.drift import Drift, DriftProbe, mean_drift
+from everlearn.methods.penalties.drift import LEVEL, Drift, DriftProbe, mean_drift
 from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.methods.state import Fact, OneTensor
@@ -51,20 +51,25 @@ class LastLook:
     error: float
     ratio: float
 
-    def limit(self, budget: float) -> float:
-        """Return the limit of the predicted drift for the measured one to stay within the budget.
+    def lost(self, sure: bool) -> float:
+        """Return m; or, to be sure, the upper end of its 95 % interval."""
+        return self.measured + LEVEL * self.error if sure else self.measured
 
-        It is p + (B − m) / κ, or p B / m if m exceeds B. It is above 0 even if much is lost of which nothing was
-        predicted.
+    def limit(self, budget: float, sure: bool = False) -> float:
+        """Return the limit of the predicted drift for the lost one to stay within the budget.
+
+        It is p + (B − m) / κ, or p B / m if m exceeds B; to be sure, with the upper end of m's interval for m. It is
+        above 0 even if much is lost of which nothing was predicted.
         """
-        if self.measured > budget:
-            return max(self.predicted * budget / self.measured, LEAST * budget)
-        return self.predicted + (budget - self.measured) / self.ratio
+        lost = self.lost(sure)
+        if lost > budget:
+            return max(self.predicted * budget / lost, LEAST * budget)
+        return self.predicted + (budget - lost) / self.ratio
 
 
 @register
 class Budget(Method):
-    """Learn as much as a forgetting budget allows: at most B bits per byte of a group of texts are lost.
+    """Learn as much as a forgetting budget allows: at most B bits per byte of a group of texts, as a probe measures.
 
     The groups are the general text, relative to the base model, and the mean of the earlier domains, each relative to
     the model that had just learnt it. For a text that was known with weights θ*, the predicted loss of a step Δ = θ −
@@ -86,6 +91,10 @@ class Budget(Method):
     At the end of a domain the weights are θ_start + s · Δ_stage with the largest s ≤ 1 whose measured drift is within
     every budget (a line search as in arXiv 2510.16089, on the whole update); s = 0 rolls the domain back. Predictions
     and measurements are written to the log, and a sentence to the results.
+
+    What is promised is promised for the rows of the probe, which are a sample: of other text about half of the domains
+    lose more than B, by the probe's error. With `sure` the upper end of the measured 95 % interval takes the place of
+    m, so that B is for such text as well, and less is learnt.
 
     A budget holds for the whole stream: the first domain may use it up, and later ones may then move only where nothing
     is lost.
@@ -123,6 +132,10 @@ class Budget(Method):
         checks: int = Field(20, ge=1)
         """Number of measurements in a domain, more frequent at its beginning: after ⌈(i / checks)² · steps⌉ steps."""
 
+        sure: bool = False
+        """Require the upper end of the 95 % interval of what a probe measures, rather than its mean, to be within the
+        budget; what is only predicted has none."""
+
     search = ranges(general=Between(0.005, 0.1, log=True), earlier=Between(0.005, 0.1, log=True))
     config: Config
     _known = KnownTexts("", dict[str, Known])
@@ -155,6 +168,11 @@ class Budget(Method):
                 "and there is none. Add `general` to the recipe, or set `general: null`."
             )
         refuse_additions(self, setting)
+        if self.config.sure and GENERAL not in self.budgets and not self._keeps:
+            raise MethodError(
+                f"Method '{self.label}', option 'sure': true is about what a probe measures, and there is none. Set a "
+                "budget of `general`, or one of `earlier` with `earlier_by: measured`."
+            )
         if EARLIER in self.budgets:
             refuse_other_starts(self, setting)
 
@@ -305,7 +323,7 @@ class Budget(Method):
         """Move the weights back within the limit."""
         if not self._inside:
             return
-        limits = {group: self._checks[group].limit(self.budgets[group]) for group in self._inside}
+        limits = {g: self._checks[g].limit(self.budgets[g], self.config.sure) for g in self._inside}
         moved = True
         for _ in self._inside:  # the projection onto one set may lie slightly outside of the other
             moved = moved and sum(self._inside[g].enter(limit, stage.optimizer) for g, limit in limits.items()) > 0
@@ -335,7 +353,7 @@ class Budget(Method):
             for name, value in weights(share).items():
                 held[name].copy_(value)
             self._look(stage, stage.steps, share)
-            return all(self._checks[group].measured <= self.budgets[group] for group in self._inside)
+            return all(self._checks[g].lost(self.config.sure) <= self.budgets[g] for g in self._inside)
 
         share = 1.0
         if not within(share):
@@ -401,7 +419,10 @@ class Budget(Method):
             text = "general text" if group == GENERAL else "earlier domains"
             how = "on held-out rows" if group == GENERAL or self._keeps else "as predicted"
             half = f" ± {1.96 * check.error:.4f}" if check.error else ""
-            parts.append(f"{text} lost {check.measured:.4f}{half} bits per byte {how} (budget {self.budgets[group]:g})")
+            sure = ", for its upper end" if self.config.sure and half else ""
+            parts.append(
+                f"{text} lost {check.measured:.4f}{half} bits per byte {how} (budget {self.budgets[group]:g}{sure})"
+            )
         done = "All of the update was kept."
         if share == 0:
             done = "The domain was rolled back to the weights that it began with: no part of its update was within."
