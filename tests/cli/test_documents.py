@@ -66,6 +66,10 @@ def commands() -> list[tuple[str, list[str]]]:
             found = re.search(r"^#.*?(everlearn (?:run|validate|plan|report) .*?)(;|$)", line)
             lines += [(named(path), found.group(1))] if found else []
     lines += [("docs/features.md", row[2]) for row in features() if row[2].startswith("everlearn ")]
+    table = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    lines += [
+        ("docs/systems.md", command) for command in re.findall(r"^\| [^`]* \| `(everlearn [^`]*)`", table, re.MULTILINE)
+    ]
     example = tomllib.loads((ROOT / "examples" / "everlearn-example" / "pyproject.toml").read_text(encoding="utf-8"))
     brought = {name for group in example["project"]["entry-points"].values() for name in group}
     said = [
