@@ -175,6 +175,8 @@ def run(trial: Trial, model: Path, data: Path, runs: Path) -> dict[str, Any]:
     folder = runs / trial.name
     changes = [*overrides(trial, model, data), f"run.folder={folder}"]
     steps = equal_steps(changes)
+    if steps < 1:
+        return {"steps": 0, "error": "Its passes outside of the steps cost as much as all steps of plain training."}
     everlearn = [sys.executable, "-m", "everlearn"]
     if (folder / "recipe.yaml").exists():
         call = [*everlearn, "resume", str(folder), "--quiet"]
