@@ -140,7 +140,10 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8").split("\n### ")[0].rstrip()
     parts = [text, *(markdown_table(table, 3) for table in tables(lines))]
     if failed := [line for line in lines if "error" in line]:
-        said = [f"* {line['trial']['row']}, trial {line['trial']['number']}: {line['error']}" for line in failed]
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for line in failed:
+            reasons.setdefault((line["trial"]["row"], line["error"]), []).append(str(line["trial"]["number"]))
+        said = [f"* {row}, trials {', '.join(numbers)}: {error}" for (row, error), numbers in reasons.items()]
         parts.append("### Trials that failed\n\n" + "\n".join(said))
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
     files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines), indent=1) + "\n")

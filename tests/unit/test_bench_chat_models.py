@@ -1,4 +1,4 @@
-"""`benchmarks/dpo.py`: its pairs are right and wrong answers, and its table says what was measured."""
+"""`benchmarks/dpo.py` and `chat_adapter.py`: what they train on, and that their pages say what was measured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
+from everlearn import files
 from everlearn.commands.recommendation import METHOD
+from everlearn.config.recipe import load
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs/results"
+
+
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module(name)
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    return importlib.import_module("dpo")
+    return imported("dpo", monkeypatch)
 
 
 def test_chosen_is_what_the_label_says_and_rejected_the_other_answer(script: ModuleType, tmp_path: Path) -> None:
@@ -64,3 +74,33 @@ def test_the_table_says_what_was_measured(script: ModuleType) -> None:
         f"| SFT on {script.EARLIER}, recommended | 1e-04{' | -0.050 (-0.060 to -0.040)' * 2} |  |  |",
         "| DPO, plain | 5e-05 | +0.123 (+0.113 to +0.133) | +0.123 (+0.113 to +0.133) | 75% of 64 | 1.50 |",
     ]
+
+
+@pytest.mark.parametrize(("name", "result"), [("dpo", "dpo"), ("chat_adapter", "chat-adapter")])
+def test_the_page_has_the_tables_of_the_result(name: str, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = imported(name, monkeypatch).page(files.read_json(RESULTS / f"{result}.json"))
+    assert tables in (RESULTS / f"{result}.md").read_text(encoding="utf-8")
+
+
+def test_word_problems_become_chats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = imported("chat_adapter", monkeypatch)
+    place = tmp_path / script.PROBLEMS
+    place.parent.mkdir(parents=True)
+    with gzip.open(place, "wt") as file:
+        file.write(json.dumps({"question": "1 + 1?", "answer": "2"}))
+    script.write_chats(tmp_path, tmp_path / "chats.jsonl")
+    (row,) = (tmp_path / "chats.jsonl").read_text().splitlines()
+    assert json.loads(row) == {
+        "messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
+    }
+
+
+def test_the_two_runs_differ_in_the_penalty_and_the_stop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = imported("chat_adapter", monkeypatch)
+    protected, plain = (load(script.RECIPE, changes) for changes in script.WAYS.values())
+    assert [method["name"] for method in protected.method] == ["lora", "mas"]
+    assert plain.method == protected.method[:1]
+    assert plain.stop is None
+    assert plain.changed(method=list(protected.method), stop=protected.stop) == protected
+    ((recommended,), own) = METHOD, yaml.safe_load(script.RECIPE.read_text())["method"][1]
+    assert {**own, "samples": recommended["samples"]} == recommended
