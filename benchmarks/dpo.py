@@ -93,6 +93,11 @@ def load(path: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
 
+def report_of(trainer: Any) -> dict[str, Any]:
+    """Return what `protect` measured, without the place of the memory on this machine."""
+    return {key: value for key, value in trainer.protection_report().to_dict().items() if key != "memory"}
+
+
 def learn_earlier(model: Path, data: Path, work: Path, steps: int, measured: dict[str, Any]) -> dict[str, Any]:
     """Learn the earlier domain, and keep the model and the memory."""
     papers = Dataset.from_list([{"text": text} for text in texts(data, f"domains/{EARLIER}/train.jsonl.gz", 400_000)])
@@ -112,7 +117,7 @@ def learn_earlier(model: Path, data: Path, work: Path, steps: int, measured: dic
     everlearn.protect(trainer, [RECOMMENDED], memory=work / "memory", domain=EARLIER, **measured).train()
     trainer.model.save_pretrained(work / "earlier")
     AutoTokenizer.from_pretrained(model).save_pretrained(work / "earlier")
-    return trainer.protection_report().to_dict()
+    return report_of(trainer)
 
 
 def learn_preferences(
@@ -137,7 +142,7 @@ def learn_preferences(
         measured = {key: value for key, value in measured.items() if key != "general"}
     everlearn.protect(trainer, METHODS[name], memory=memory, domain="reviews", **measured).train()
     scores = trainer.evaluate()
-    return trainer.protection_report().to_dict() | {
+    return report_of(trainer) | {
         "reward_accuracy": scores["eval_rewards/accuracies"],
         "reward_margin": scores["eval_rewards/margins"],
         "pairs": len(trainer.eval_dataset),

@@ -76,10 +76,33 @@ def test_the_table_says_what_was_measured(script: ModuleType) -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "result"), [("dpo", "dpo"), ("chat_adapter", "chat-adapter")])
+@pytest.mark.parametrize(("name", "result"), [("dpo", "dpo")])
 def test_the_page_has_the_tables_of_the_result(name: str, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = imported(name, monkeypatch).page(files.read_json(RESULTS / f"{result}.json"))
     assert tables in (RESULTS / f"{result}.md").read_text(encoding="utf-8")
+
+
+def test_what_is_said_of_preferences_is_what_was_measured() -> None:
+    result = files.read_json(RESULTS / "dpo.json")
+    lost = {
+        (each["method"], each["learning_rate"]): [f"{text['forgotten']['value']:.3f}" for text in each["forgetting"]]
+        for each in result["trainings"]
+    }
+    said = " ".join((RESULTS / "dpo.md").read_text(encoding="utf-8").split())
+    plain, protected = lost["plain", 2e-4], lost["recommended", 2e-4]
+    assert f"plain DPO costs {plain[0]} bits per byte of general text and {plain[1]} of the abstracts" in said
+    assert f"with protection {protected[0]} and {protected[1]}." in said
+    learnt = -result["earlier"]["forgetting"][1]["forgotten"]["value"]
+    assert f"Of the {learnt:.3f} that had been learnt" in said
+    assert float(plain[1]) / learnt == pytest.approx(0.75, abs=0.03)
+    assert float(protected[1]) / learnt == pytest.approx(0.125, abs=0.01)
+    gentle = lost["plain", 5e-5]
+    assert f"plain DPO costs {gentle[0]} and {gentle[1]}." in said
+    ranked = [each["reward_accuracy"] for each in result["trainings"]]
+    assert f"{min(ranked):.0%} to {max(ranked):.0%} of 64".replace("%", " %").replace(" % to", " to") in said
+    seconds = {(each["method"], each["learning_rate"]): each["seconds"] for each in result["trainings"]}
+    more = sorted(seconds["recommended", rate] / seconds["plain", rate] - 1 for rate in (5e-5, 2e-4))
+    assert f"took {more[0] * 100:.0f} to {more[1] * 100:.0f} % more time" in said
 
 
 def test_word_problems_become_chats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
