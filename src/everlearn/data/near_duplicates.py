@@ -204,14 +204,15 @@ class Search:
     def __init__(self, probes: Probes, values: dict[int, np.ndarray]) -> None:
         self.probes, self.values = probes, values
         self.seen = {length: np.zeros(len(runs), bool) for length, runs in values.items()}
-        # Most n-grams of a corpus occur in no probe: a table of 2^24 bits of their hashes rejects them quickly.
+        # Most n-grams of a corpus occur in no probe: a table of the last bits of their hashes rejects them quickly.
         self._tables = {length: _table(runs) for length, runs in values.items()}
 
     def add(self, words: Words) -> None:
         """Go through documents of the corpus."""
         for length, values in self.values.items():
             hashes, _ = words.runs(length)
-            hashes = hashes[self._tables[length][(hashes & _LOW).astype(np.int64)]]
+            table = self._tables[length]
+            hashes = hashes[table[_last_bits(hashes, table)]]
             places = np.minimum(np.searchsorted(values, hashes), len(values) - 1)
             self.seen[length][places[values[places] == hashes]] = True
 
@@ -224,13 +225,19 @@ class Search:
         return self.probes.inside(self.seen, np.empty(0, np.uint64))[0]
 
 
-_LOW = np.uint64(2**24 - 1)
+_PLACES = 64, 2**24
+"""Places of a table for each hash in it, and the most in all."""
 
 
 def _table(values: np.ndarray) -> np.ndarray:
-    table = np.zeros(2**24, bool)
-    table[(values & _LOW).astype(np.int64)] = True
+    each, most = _PLACES
+    table = np.zeros(min(most, 2 ** (each * len(values)).bit_length()), bool)
+    table[_last_bits(values, table)] = True
     return table
+
+
+def _last_bits(hashes: np.ndarray, table: np.ndarray) -> np.ndarray:
+    return (hashes & np.uint64(len(table) - 1)).astype(np.int64)
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
