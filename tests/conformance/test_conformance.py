@@ -27,6 +27,7 @@ from everlearn.config.arguments import training_arguments
 from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, Method, Stage, build
+from everlearn.methods.cost import Cost
 from everlearn.methods.engine.attachment import Attachment
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.run.trainer import StageTrainer, load_memories, save_memories
@@ -139,11 +140,47 @@ def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Me
     return stage
 
 
+class Measured(Protection):
+    """Measures what is kept beside the model, before every update.
+
+    Attributes:
+        memory: the bytes.
+        parameters: those that are trained and were not there before.
+        more: parameters by which the model is larger.
+    """
+
+    def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
+        super().__init__(methods, stage)
+        self.known = {id(parameter): parameter.numel() for parameter in stage.model.parameters()}
+        self.memory: list[int] = []
+        self.parameters: list[int] = []
+        self.more: list[int] = []
+
+    def before_update(self) -> None:
+        super().before_update()
+        of_model = list(self.stage.model.parameters())
+        own = {parameter.untyped_storage().data_ptr() for parameter in of_model}
+        beside = [part for part in self.stage.model.modules() if isinstance(part, Attachment)]
+        state = (_kept_by(self), *(vars(module) for part in beside for module in part.modules()))
+        optimizer = self.stage.optimizer.state.values()
+        more = [{key: value for key, value in each.items() if key not in ADAM} for each in optimizer]
+        found = dict(_storages((state, more)))
+        self.memory.append(sum(size for place, size in found.items() if place not in own))
+        self.parameters.append(sum(p.numel() for p in of_model if p.requires_grad and id(p) not in self.known))
+        self.more.append(sum(p.numel() for p in of_model) - sum(self.known.values()))
+
+
 def train(
-    methods: Sequence[Method], stage: Stage, folder: Path, batch_size: int = 4, accumulation: int = 1, **options: Any
+    methods: Sequence[Method],
+    stage: Stage,
+    folder: Path,
+    batch_size: int = 4,
+    accumulation: int = 1,
+    protection: Protection | None = None,
+    **options: Any,
 ) -> list[dict[str, Any]]:
     """One stage through our Trainer; returns its log."""
-    protection = Protection(methods, stage)
+    protection = protection or Protection(methods, stage)
     source = protection.begin()
     arguments = {
         "per_device_train_batch_size": batch_size,
@@ -178,6 +215,9 @@ class Learnt(NamedTuple):
         start: parameters before.
         weights: parameters after.
         logs: of both.
+        declared: what the method said at the beginning that it costs.
+        measured: what it cost, in both.
+        saved: bytes of its memory after each.
     """
 
     name: str
@@ -187,6 +227,9 @@ class Learnt(NamedTuple):
     start: dict[str, Tensor]
     weights: dict[str, Tensor]
     logs: list[list[dict[str, Any]]]
+    declared: Cost
+    measured: list[Measured]
+    saved: list[int]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
@@ -195,15 +238,18 @@ def learnt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name, objective = request.param
     folder = tmp_path_factory.mktemp("learnt")
     method, model = make(name, objective), model_for(name, objective)
-    start, logs = stages.weights(model), []
+    start, declared = stages.weights(model), method.cost(model)
+    logs, measured, saved = [], [], []
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method])
-        logs.append(train([method], stage, folder / str(index)))
+        measured.append(Measured([method], stage))
+        logs.append(train([method], stage, folder / str(index), protection=measured[-1]))
+        saved.append(sum(value.numel() * value.element_size() for value in method.memory().tensors.values()))
         model = stage.model
         if index == 1:
             save_memories(folder / "memory", [method])
             model.save_pretrained(folder / "model")
-    return Learnt(name, folder, method, stage, start, stages.weights(model), logs)
+    return Learnt(name, folder, method, stage, start, stages.weights(model), logs, declared, measured, saved)
 
 
 def test_works_or_is_refused_with_a_sentence(learnt: Learnt, tmp_path: Path) -> None:
@@ -275,13 +321,13 @@ def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], di
 
 @every_case
 def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path) -> None:
-    """4 × 1 and 1 × 4: the same weights, and the same value of every loss of the method in the log."""
+    """4 × 1 and 2 × 2: the same weights, and the same value of every loss of the method in the log."""
     results, of = [], make(name, objective).name
     optimizer = OPTIMIZER.get(of, {"optim": "sgd"})
     begun, model = make(name, objective, **EXACT.get(of, {})), model_for(name, objective, dropout=0.0)
     first = stage_for(model, 1, objective, [begun], steps=2)
     train([begun], first, tmp_path / "first", **optimizer)
-    for batch_size, accumulation in ((4, 1), (1, 4)):
+    for batch_size, accumulation in ((4, 1), (2, 2)):
         method, model = copy.deepcopy((begun, first.model))
         second = stage_for(model, 2, objective, [method], steps=2)
         log = train([method], second, tmp_path / "second", batch_size, accumulation, **optimizer)
@@ -294,36 +340,17 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
         assert {key: again[key] for key in extra} == pytest.approx(extra, rel=1e-3, abs=1e-6)
 
 
-@every_case
-def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> None:
+def test_costs_what_it_declares(learnt: Learnt) -> None:
     """Memory, disk, parameters and old text: no more than the capability table says."""
-    method, model = make(name, objective), model_for(name, objective)
-    declared = method.cost(model)
-    for index in (1, 2):
-        stage = stage_for(model, index, objective, [method], steps=2)
-        known = {id(parameter) for parameter in model.parameters()}
-        was = sum(parameter.numel() for parameter in model.parameters())
-        seen: list[int] = []
-
-        def measure(protection: Protection, _: dict[str, Tensor], stage=stage, known=known, seen=seen, was=was) -> None:
-            protection.before_update()
-            own = {p.untyped_storage().data_ptr() for p in stage.model.parameters()}
-            beside = [part for part in stage.model.modules() if isinstance(part, Attachment)]
-            state = (method, protection, *(vars(module) for part in beside for module in part.modules()))
-            optimizer = stage.optimizer.state.values()
-            more = [{key: value for key, value in each.items() if key not in ADAM} for each in optimizer]
-            found = dict(_storages((state, more)))
-            seen.append(sum(size for place, size in found.items() if place not in own))
-            new = [p for p in stage.model.parameters() if p.requires_grad and id(p) not in known]
-            if method.grows:  # a larger model instead: none of its parameters is an old one
-                assert 0 < sum(p.numel() for p in stage.model.parameters()) - was <= declared.parameters
-            else:
-                assert sum(p.numel() for p in new) == declared.parameters
-
-        stages.learn([method], stage, each=measure)
-        assert max(seen) <= declared.memory_bytes
-        model = stage.model
-        saved = sum(value.numel() * value.element_size() for value in method.memory().tensors.values())
+    method, declared = learnt.method, learnt.declared
+    for index, (domain, saved) in enumerate(zip(learnt.measured, learnt.saved, strict=True), 1):
+        assert len(domain.memory) == learnt.stage.steps
+        assert max(domain.memory) <= declared.memory_bytes
+        if method.grows:  # a larger model instead: none of its parameters is an old one
+            assert min(domain.more) > 0
+            assert max(domain.more) <= declared.parameters
+        else:
+            assert {*domain.parameters} == {declared.parameters}
         assert saved <= declared.saved(index)
     assert (declared.parameters > 0) == method.needs.extra_parameters
     beside = declared.outside(None, trained=1, earlier=1) + declared.outside_once(None, None)
@@ -368,4 +395,9 @@ def _storages(value: Any) -> Iterator[tuple[int, int]]:
         for cell in value.__closure__ or ():
             yield from _storages(cell.cell_contents)
     elif not isinstance(value, Stage | Optimizer) and type(value).__module__.startswith(("everlearn.", "methods_of")):
-        yield from _storages({key: item for key, item in vars(value).items() if key not in ("_model", "stage")})
+        yield from _storages(_kept_by(value))
+
+
+def _kept_by(value: Any) -> dict[str, Any]:
+    """What an object of ours has, but for the model and the stage that it acts on."""
+    return {key: item for key, item in vars(value).items() if key not in ("_model", "stage")}

@@ -29,18 +29,24 @@ def without_folders(value: Any, known: Iterable[str] = (), parts: int = 1) -> An
         known: paths that may occur inside a sentence and contain spaces.
         parts: number of path components to keep.
     """
-    if isinstance(value, str):
-        if _WHOLE.fullmatch(value.strip()):
-            return _last(value, parts)
-        for path in sorted(known, key=len, reverse=True):
-            value = value.replace(path, _last(path, parts))
-        spaced = {str(folder) for path in known for folder in PurePath(path).parents if " " in str(folder)}
-        for folder in sorted(spaced, key=len, reverse=True):
-            value = value.replace(f"{folder}/", "")
-        return _INSIDE.sub(lambda path: _last(path.group(), parts), value)
-    if isinstance(value, Mapping):
-        return {key: without_folders(each, known, parts) for key, each in value.items()}
-    return [without_folders(each, known, parts) for each in value] if isinstance(value, list | tuple) else value
+    known = sorted(known, key=len, reverse=True)
+    spaced = {str(folder) for path in known for folder in PurePath(path).parents if " " in str(folder)}
+    folders = sorted(spaced, key=len, reverse=True)
+
+    def shortened(value: Any) -> Any:
+        if isinstance(value, str):
+            if _WHOLE.fullmatch(value.strip()):
+                return _last(value, parts)
+            for path in known:
+                value = value.replace(path, _last(path, parts))
+            for folder in folders:
+                value = value.replace(f"{folder}/", "")
+            return _INSIDE.sub(lambda path: _last(path.group(), parts), value)
+        if isinstance(value, Mapping):
+            return {key: shortened(each) for key, each in value.items()}
+        return [shortened(each) for each in value] if isinstance(value, list | tuple) else value
+
+    return shortened(value)
 
 
 def recipe_without_folders(text: str) -> str:

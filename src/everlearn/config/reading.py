@@ -6,6 +6,8 @@ objects, and a file whose aliases would expand to a huge structure is refused be
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,12 @@ def written(value: Any) -> str:
 
 
 def _parse(content: str | bytes) -> Any:
+    return copy.deepcopy(_parsed(content))
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(content: str | bytes) -> Any:
+    """Parse a text; a command reads its recipe several times, and PyYAML takes 10 ms each time."""
     try:
         loader = _Loader(content)
         node = loader.get_single_node()

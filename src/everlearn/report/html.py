@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 import shlex
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from difflib import unified_diff
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
@@ -30,6 +32,9 @@ from everlearn.report.sections import further_sections
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
 from everlearn.report.verdict import paragraphs, recommended
 from everlearn.wording import count
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _STREAM = 24
 """Maximum number of domains that the line with the stream names."""
@@ -154,6 +159,20 @@ def render(template: str, **values: object) -> str:
 
     Templates share the macros of ``macros.html.jinja`` and need at least ``title`` and ``version``.
     """
+    files = resources.files("everlearn.report")
+    style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
+    # Only this script may run, not one that hides in a name of foreign results.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(style=Markup(style), script=Markup(script), script_digest=Markup(f"sha256-{digest}"), **values)
+    )
+
+
+@functools.cache
+def _environment() -> Environment:
+    """Return the environment of all pages, which keeps the templates that it has compiled."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # imported here, since only pages need it
 
     environment = Environment(
@@ -164,13 +183,7 @@ def render(template: str, **values: object) -> str:
         lstrip_blocks=True,
     )
     environment.filters["code"] = with_code
-    files = resources.files("everlearn.report")
-    style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
-    # Only this script may run, not one that hides in a name of foreign results.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(
-        style=Markup(style), script=Markup(script), script_digest=Markup(f"sha256-{digest}"), **values
-    )
+    return environment
 
 
 def with_code(text: str) -> Markup:

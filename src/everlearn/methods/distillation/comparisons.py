@@ -90,7 +90,7 @@ class TextQueue:
         size: K, the number of texts.
 
     Attributes:
-        texts: [n, H] float32, n up to K.
+        texts: [n, H] float32, n up to K; no part of a longer tensor, which would stay in memory.
     """
 
     def __init__(self, size: int) -> None:
@@ -107,10 +107,10 @@ class TextQueue:
 
     def add(self, texts: Tensor) -> None:
         """Add texts of this process's micro-batch, [B, H], which enter the queue at the end of the step."""
-        self._waiting = [torch.cat([*self._waiting, everywhere(texts.detach())])[-self.size :]]
+        self._waiting = [torch.cat([*self._waiting, everywhere(texts.detach())])[-self.size :].clone()]
 
     def move(self) -> None:
         """Advance the queue at the end of a step: the texts of the step enter, the oldest leave."""
         if self._waiting:
             known = [self.texts.to(self._waiting[0].device)] if len(self.texts) else []
-            self.texts, self._waiting = torch.cat([*known, *self._waiting])[-self.size :], []
+            self.texts, self._waiting = torch.cat([*known, *self._waiting])[-self.size :].clone(), []
