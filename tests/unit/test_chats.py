@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ def test_another_template_makes_other_rows(tmp_path: Path) -> None:
 
 def test_encoders_do_not_learn_chats(tmp_path: Path) -> None:
     corpus = Domain(name="chats", path=str(written(tmp_path)), messages_column="messages")
-    with pytest.raises(DataError, match="'chats' has a `messages_column`: chats are learnt by decoders"):
+    with pytest.raises(DataError, match="'chats' has `messages_column`, which only a decoder learns"):
         prepare(corpus, tokenizer(), "encoder", 64, seed=0, cache=tmp_path / "cache")
 
 
@@ -268,7 +269,7 @@ def test_sources_of_both_forms_make_one_domain() -> None:
     assert domain.answers
 
 
-def test_plain_text_stands_beside_answers_in_a_decoder_only(tmp_path: Path) -> None:
+def test_plain_text_stands_beside_answers(tmp_path: Path) -> None:
     path = tmp_path / "plain.txt"
     path.write_text("\n".join(tiny.texts(60, seed=2)), encoding="utf-8")
     sources = [{"path": str(written(tmp_path))}, {"path": str(path), "messages_column": None, "text_column": "text"}]
@@ -285,8 +286,56 @@ def test_plain_text_stands_beside_answers_in_a_decoder_only(tmp_path: Path) -> N
     assert prepared.bytes_per_token == pytest.approx(read / sum(map(len, learnt)), rel=0.05)
     plain = next(alone.train)
     assert plain["labels"].tolist() == plain["input_ids"].tolist()
-    with pytest.raises(DataError, match="Make two domains of them"):
-        prepare(domain.parts[1], tokenizer(), "encoder", 32, seed=0, cache=tmp_path)
+    with pytest.raises(DataError, match="needs a `target_column`: an encoder-decoder"):
+        prepare(domain.parts[1], tokenizer(), "encoder-decoder", 32, seed=0, cache=tmp_path)
+
+
+def test_an_encoder_learns_plain_text_beside_answers(tmp_path: Path) -> None:
+    plain, asked = tmp_path / "plain.txt", tmp_path / "asked.jsonl"
+    plain.write_text("\n".join(tiny.texts(60, seed=2)), encoding="utf-8")
+    asked.write_text(
+        "".join(json.dumps({"text": text + " ", "answer": text[:12]}) + "\n" for text in tiny.texts(60, seed=4)),
+        encoding="utf-8",
+    )
+    sources = [{"path": str(plain)}, {"path": str(asked), "target_column": "answer", "weight": 1.5}]
+    domain = Domain(name="a", sources=sources, validation=0.3)
+    words = tiny.tokenizer()
+    prepared = prepare(domain, words, "encoder", 32, seed=0, cache=tmp_path, predicted=0.15)
+    model = tiny.model("roberta").eval()
+    objective = make_objective("masked", model, words, examples=True)
+    blocks = list(islice(prepared.train, 8))
+    kinds = [bool((block["labels"] == IGNORED).any()) for block in blocks]
+    assert {True, False} == set(kinds)
+    batch = objective.collate(blocks, list(range(8)))
+    nats, predicted = 0.0, 0
+    for row, (block, answers) in enumerate(zip(blocks, kinds, strict=True)):
+        ids = batch["input_ids"][row]
+        labels = torch.from_numpy(block["labels"].astype(np.int64))
+        segments = block["segments"]
+        if answers:  # each token of an answer is a mask
+            places = torch.nonzero(labels != IGNORED)[:, 0]
+            assert (ids[places] == words.mask_token_id).all()
+        else:  # 15 % of a row of plain text
+            places = batch["positions"][row][batch["labels"][row] != IGNORED]
+            assert len(places) == round(0.15 * 32)
+            assert (ids == labels)[~torch.isin(torch.arange(32), places)].all()
+        for place in places.tolist():  # a document alone, at positions of its own
+            own = np.flatnonzero(segments == segments[place])
+            with torch.no_grad():
+                alone = model(input_ids=ids[own][None]).logits[0, place - own[0]].double()
+            nats -= float(torch.log_softmax(alone, -1)[labels[place]])
+            predicted += 1
+    found = objective.forward(model, batch)
+    assert int(found.items) == predicted
+    assert float(found.losses.detach().double().sum()) == pytest.approx(nats, rel=1e-5)
+    # A byte costs what the predicted tokens cost: a part of plain text, all of an answer.
+    held = prepared.validation
+    assert held is not None
+    rows = held.take(range(len(held)))
+    answer = sum(int((row["labels"] != IGNORED).sum()) for row in rows if (row["labels"] == IGNORED).any())
+    text = sum(round(0.15 * 32) for row in rows if (row["labels"] != IGNORED).all())
+    widths = [prepare(part, words, "encoder", 32, seed=0, cache=tmp_path).bytes_per_token for part in domain.parts]
+    assert prepared.bytes_per_token == pytest.approx((text * widths[0] + answer * widths[1]) / (text + answer))
 
 
 @pytest.mark.parametrize("key", [{"keep_last": 3}, {"text_column": "body"}])

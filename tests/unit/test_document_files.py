@@ -372,7 +372,7 @@ def test_fill_in_middle_needs_a_decoder_with_tokens_for_it(tmp_path: Path) -> No
     corpus = Corpus(path="a.py", fill_in_middle=0.5)
     with pytest.raises(ModelError, match="needs a tokenizer with tokens for prefix, suffix and middle"):
         packer_of(corpus, Encoder(tiny.tokenizer(), "decoder"), 16)
-    with pytest.raises(DataError, match="`fill_in_middle`, which a decoder learns"):
+    with pytest.raises(DataError, match="`fill_in_middle`, which only a decoder learns"):
         packer_of(corpus, Encoder(tiny.tokenizer(), "encoder"), 16)
     with pytest.raises(ValueError, match="has answers: remove it"):
         Corpus(path="a.jsonl", target_column="answer", fill_in_middle=0.5)

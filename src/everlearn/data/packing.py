@@ -345,6 +345,8 @@ def make_packer(
     examples: bool,
     target_size: int | None = None,
     keep_last: int = 0,
+    labelled: bool = False,
+    infilled: float = 0.0,
     where: str = "The corpus",
 ) -> Packer:
     """Make the packer for a kind of model and of text.
@@ -355,6 +357,8 @@ def make_packer(
         examples: documents are prompts with answers.
         target_size: the longest answer, end token included; `block_size` when None.
         keep_last: tokens at the end of a prompt that stay where it is too long.
+        labelled: of plain text, as of a :class:`TextPacker`.
+        infilled: the same.
         where: the corpus, for errors.
 
     Raises:
@@ -369,7 +373,7 @@ def make_packer(
     if not examples and encoder.kind == "encoder-decoder":
         raise DataError(f"{where} needs a `target_column`: an encoder-decoder model learns prompts and their answers.")
     if not examples:
-        return TextPacker(encoder, block_size)
+        return TextPacker(encoder, block_size, labelled=labelled, infilled=infilled)
     packer = PairPacker if encoder.kind == "encoder-decoder" else AnswerPacker
     return packer(encoder, block_size, target_size, keep_last)
 
@@ -378,31 +382,21 @@ def packer_of(
     corpus: Corpus, encoder: Encoder, block_size: int, *, target_size: int | None = None, where: str = "The corpus"
 ) -> Packer:
     """Make the packer of a corpus; see :func:`make_packer`."""
-    if corpus.beside_answers:
-        if encoder.kind != "decoder":
-            raise DataError(
-                f"{where} is plain text, and other sources of its domain have answers: only a decoder learns both in "
-                f"one domain, and this is an {encoder.kind}. Make two domains of them."
-            )
-        return TextPacker(encoder, block_size, labelled=True, infilled=corpus.fill_in_middle)
-    if corpus.fill_in_middle:
-        if encoder.kind != "decoder":
-            raise DataError(f"{where} has `fill_in_middle`, which a decoder learns, and this is an {encoder.kind}.")
-        return TextPacker(encoder, block_size, infilled=corpus.fill_in_middle)
-    if corpus.messages_column is None:
-        return make_packer(
-            encoder,
-            block_size,
-            examples=corpus.answers,
-            target_size=target_size,
-            keep_last=corpus.keep_last,
-            where=where,
-        )
-    if encoder.kind != "decoder":
-        raise DataError(
-            f"{where} has a `messages_column`: chats are learnt by decoders, and this is an {encoder.kind}."
-        )
-    return ChatPacker(encoder, block_size)
+    for key in ("messages_column", "fill_in_middle"):
+        if getattr(corpus, key) and encoder.kind != "decoder":
+            raise DataError(f"{where} has `{key}`, which only a decoder learns, and this is an {encoder.kind}.")
+    if corpus.messages_column is not None:
+        return ChatPacker(encoder, block_size)
+    return make_packer(
+        encoder,
+        block_size,
+        examples=corpus.answers,
+        target_size=target_size,
+        keep_last=corpus.keep_last,
+        labelled=corpus.beside_answers,
+        infilled=corpus.fill_in_middle,
+        where=where,
+    )
 
 
 def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:

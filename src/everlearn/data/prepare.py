@@ -263,6 +263,7 @@ def prepare(
     name: str | None = None,
     target_size: int | None = None,
     isolated: bool = True,
+    predicted: float = 1.0,
     progress: Callable[[int], None] = lambda documents: None,
 ) -> Prepared:
     """Tokenise and pack a corpus, or find it in the cache.
@@ -279,6 +280,8 @@ def prepare(
         target_size: the longest answer, for text-to-text; `block_size` when None.
         isolated: whether documents in a block are hidden from each other; it changes what is predicted and thus the
             loss per byte, but not the blocks.
+        predicted: share of the tokens of plain text that are predicted; a masked model predicts a part of them, and
+            all tokens of an answer.
         progress: called with the number of tokenised documents of a source.
 
     Raises:
@@ -302,7 +305,7 @@ def prepare(
             for part in corpus.parts
         ]
         weights = [source.weight for source in corpus.sources]
-        return together(name, dict(zip(corpus.source_names, prepared, strict=True)), weights, seed)
+        return together(name, dict(zip(corpus.source_names, prepared, strict=True)), weights, seed, predicted)
     work = _Work(corpus, name, Encoder(tokenizer, kind), block_size, target_size, isolated)
     if work.held_out is not None:
         check_apart(corpus, work.held_out)
@@ -314,8 +317,13 @@ def prepare(
     return work.open(folder, fingerprint, seed)
 
 
-def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float], seed: int) -> Prepared:
-    """Combine several sources into one domain: each has its share of the training tokens and of the held-out rows."""
+def together(
+    name: str, parts: Mapping[str, Prepared], weights: Sequence[float], seed: int, predicted: float = 1.0
+) -> Prepared:
+    """Combine several sources into one domain: each has its share of the training tokens and of the held-out rows.
+
+    Bytes of a token are the mean over predicted tokens; `predicted` as in :func:`prepare`.
+    """
     train = Mixture(
         [(source, part.train, weight) for (source, part), weight in zip(parts.items(), weights, strict=True)],
         name,
@@ -333,7 +341,7 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
         counts = [max(1, int(most * weight)) for _, weight, _ in held]
         chosen = [blocks.take(blocks.order(0)[:count]) for (blocks, _, _), count in zip(held, counts, strict=True)]
         validation = PackedBlocks.from_blocks((block for part in chosen for block in part), seed, f"{name}/validation")
-        labels = [sum(map(_labels_in, part)) for part in chosen]
+        labels = [sum(_predicted_in(block, predicted) for block in part) for part in chosen]
         width = sum(count * each for count, (_, _, each) in zip(labels, held, strict=True)) / sum(labels)
     else:
         width = sum(w * part.bytes_per_token for w, part in zip(weights, parts.values(), strict=True)) / sum(weights)
@@ -351,9 +359,10 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
     )
 
 
-def _labels_in(block: Block) -> int:
-    """Return how many tokens of a block are learnt."""
-    return int((block.get("labels", block["input_ids"]) != IGNORED).sum())
+def _predicted_in(block: Block, share: float) -> int:
+    """Return how many tokens of a block are predicted: all that are learnt, or a share of a block of plain text."""
+    learnt = block.get("labels", block["input_ids"]) != IGNORED
+    return max(1, round(share * learnt.size)) if learnt.all() else int(learnt.sum())
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

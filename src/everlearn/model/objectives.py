@@ -158,6 +158,11 @@ class Objective:
         """Whether documents that share a packed row see each other."""
         return not self.isolate
 
+    @property
+    def predicted_share(self) -> float:
+        """Share of the tokens of plain text that are predicted."""
+        return 1.0
+
     def reseeded(self, *parts: object) -> Objective:
         """Return a copy of the objective with another seed for its random masking."""
         return replace(self, seed=seed_for(*parts))
@@ -333,6 +338,10 @@ class Masked(Objective):
                 f"(got '{config_of(model)._attn_implementation}'). Change it, or set `data.isolate_documents: false` "
                 "(which plain text allows, and prompts with answers do not)."
             )
+
+    @property
+    def predicted_share(self) -> float:
+        return self.probability
 
     def options(self) -> dict[str, Any]:
         return {}

@@ -186,6 +186,7 @@ class OpenRun:
                     seed=self.recipe.run.seed,
                     cache=self.recipe.data.cache,
                     isolated=format_.objective.isolate,
+                    predicted=format_.objective.predicted_share,
                     progress=done,
                 )
             if corpus.continues is not None and self._prepared[name].end_held_out:
