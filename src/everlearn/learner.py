@@ -376,6 +376,7 @@ class ContinualLearner(OpenRun):
             "final_loss": trainer.last_loss,
             "mixture": shares(source),
             "fingerprint": stage.source.fingerprint,
+            "held_out_end": self.prepared(domain.name).held_out_end,
             "pass_steps": None if source.size is None else max(1, source.size // stage.rows_per_step),
             "notes": stage.notes,
         }

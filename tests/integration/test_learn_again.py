@@ -70,8 +70,42 @@ def test_one_long_text_that_has_grown_is_refused(tmp_path: Path) -> None:
     first = {"name": "news", "path": str(old), "validation": 0.2}
     again = {"name": "news-2", "continues": "news"}
     assert ContinualLearner(built.changed(domains=[first, again])).prepared("news-2").end_held_out
-    with pytest.raises(DataError, match=r"what 'news' held out would be learnt\. Remove `continues`"):
+    with pytest.raises(DataError, match=r"what 'news' held out would be learnt\. Learn the new text alone"):
         ContinualLearner(built.changed(domains=[first, again | {"path": str(grown)}])).prepared("news-2")
+    copy = tmp_path / "copy.txt"
+    copy.write_text(old.read_text())
+    assert ContinualLearner(built.changed(domains=[first, again | {"path": str(copy)}])).prepared("news-2")
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["one document", "now many documents"])
+def test_text_that_has_grown_in_place_is_refused_where_its_end_was_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: bool
+) -> None:
+    text = tmp_path / "news.txt"
+    text.write_text(" ".join(tiny.texts(60, seed=1)) + "\n")
+    built = recipe(tmp_path, "gpt2", dropout=0.0)
+    built = built.changed(domains=[{"name": "news", "path": str(text), "validation": 0.2, "train": {"max_steps": 2}}])
+    ContinualLearner(built).run()
+    call = ["learn", str(built.folder()), "--more", "news", "train.max_steps=2"]
+    assert main(call) == 0, "the same text may be learnt again"
+    before = text.read_text()
+    text.write_text(before + ("\n" if lines else " ").join(tiny.texts(400 if lines else 60, seed=2)))
+    capsys.readouterr()
+    assert main(call) == 2
+    assert "what 'news' held out would be learnt" in capsys.readouterr().err
+    assert len(ContinualLearner.open(built.folder()).recipe.domains) == 2
+
+
+def test_where_the_text_is_is_not_taken_over_by_other_text() -> None:
+    first = {"name": "a", "path": "owner/data", "subset": "en", "split": "dev", "revision": "1", "max_documents": 5}
+    again = {"name": "a-2", "continues": "a"}
+    columns = {"text_column": "body", "validation": 0.2}
+    for text in ({"path": "new.jsonl"}, {"sources": [{"path": "b.jsonl"}, {"path": "c.jsonl", "weight": 2}]}):
+        _, more = parse({"model": "x", "domains": [first | columns, again | text]}).domains
+        assert (more.subset, more.split, more.revision, more.max_documents) == (None, "train", None, None)
+        assert (more.text_column, more.validation) == ("body", 0.2)
+    _, same = parse({"model": "x", "domains": [first | columns, again]}).domains
+    assert (same.path, same.subset, same.split, same.max_documents) == ("owner/data", "en", "dev", 5)
 
 
 def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:

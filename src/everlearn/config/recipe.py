@@ -40,6 +40,8 @@ from everlearn.options import LONGEST_NAME, TAKEN, WORDS, Options, home, key_of,
 from everlearn.tasks.chat import ChatTask, switched
 from everlearn.tasks.lm_eval import Harness, named
 
+_PLACE = ("path", "sources", "data", "subset", "split", "revision", "max_documents", "shuffle_buffer")
+"""Keys of a domain that say where its text is and how much of it is read."""
 _UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -250,8 +252,7 @@ class Recipe(Options):
                     f"domain '{domain.get('name')}' continues '{first}', which is no domain before it."
                     f"{did_you_mean(str(first), known)}"
                 )
-            text = ("path", "sources", "data")
-            left_out = ("name", "train", *(text if any(key in domain for key in text) else ()))
+            left_out = ("name", "train", *(_PLACE if any(key in domain for key in ("path", "sources", "data")) else ()))
             listed[number] = {key: value for key, value in known[first].items() if key not in left_out} | domain
             if listed[number].get("validation") != known[first].get("validation"):
                 raise ValueError(

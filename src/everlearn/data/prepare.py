@@ -66,6 +66,11 @@ class Prepared:
     end_held_out: bool = False
 
     @property
+    def held_out_end(self) -> str | None:
+        """Fingerprint of the training text if the end of the corpus is held out; None if documents are."""
+        return self.train.fingerprint if self.end_held_out else None
+
+    @property
     def truncated(self) -> int:
         """Examples that were longer than a block."""
         return sum(count.truncated for count in self.counts.values())

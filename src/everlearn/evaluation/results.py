@@ -142,6 +142,8 @@ class StageFacts(Part):
     """Sources that were mixed in."""
     fingerprint: str = ""
     """Fingerprint of the text."""
+    held_out_end: str | None = "unknown"
+    """Fingerprint of the text if its end is held out; null if documents are, by their hash."""
     pass_steps: int | None = None
     """Steps of one pass over the text; null if unknown (streams)."""
     notes: list[str] = []

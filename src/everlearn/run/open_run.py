@@ -31,7 +31,7 @@ from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
 from everlearn.errors import DataError, EverlearnError, MethodError, ModelError, RecipeError, RunError
 from everlearn.evaluation import make_task
-from everlearn.evaluation.results import Results
+from everlearn.evaluation.results import Results, StageFacts, read
 from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.base import Cost, Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
@@ -189,17 +189,22 @@ class OpenRun:
                     predicted=format_.objective.predicted_share,
                     progress=done,
                 )
-            if corpus.continues is not None and self._prepared[name].end_held_out:
-                self._check_same_text(corpus)
+            if corpus.continues is not None:
+                self._check_same_text(corpus, corpus.continues)
         return self._prepared[name]
 
-    def _check_same_text(self, again: Domain) -> None:
-        """Refuse other text of a domain if the end of a text is held out: it is not where it was before."""
-        first = next(corpus for corpus in self.corpora if corpus.name == again.continues)
-        if (again.path, again.sources) != (first.path, first.sources):
+    def _check_same_text(self, again: Domain, first: str) -> None:
+        """Refuse other text of a domain if the end of its text was or is held out: that is not the same end."""
+        index = next(number for number, domain in enumerate(self.recipe.domains, 1) if domain.name == first)
+        if self.folder.finished(index, first):  # its text may have grown since, or be gone
+            before = read(StageFacts, self.folder.stage(index, first) / "stage.json").held_out_end
+        else:
+            before = self.prepared(first).held_out_end
+        if before not in ("unknown", self._prepared[again.name].held_out_end):
             raise DataError(
-                f"Domain '{again.name}' continues '{first.name}' with other text, of which the end is held out, since "
-                f"it has few documents: what '{first.name}' held out would be learnt. Remove `continues`."
+                f"Domain '{again.name}' continues '{first}' with other text, and of one with few documents the end is "
+                f"held out: what '{first}' held out would be learnt. Learn the new text alone, as a domain of its own, "
+                "without `continues`."
             )
 
     def check_leaks(self, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> LeakCheck:
