@@ -23,8 +23,11 @@ OPTIONS = {
     "kd_logits": {"top_k": 8},
     "kd_seed": {"queue": 6},
     "lfpt5": {"n_tokens": 8, "pseudo_tokens": 12},
+    "migu": {"count_padding": False},
 }
-"""Options instead of the defaults, which are refused here or slow."""
+"""Options instead of the defaults, which are refused here, slow, or count padding as released code does (MIGU)."""
+ROUTES_PADDING = {"lifelong_moe", "mocl", "sapt_lora"}
+"""Methods that choose experts or adapters by every position of a row, and by what fills it."""
 METHODS = [*sorted(REGISTRY | OTHERS), "kd_logits", "kd_seed"]
 
 
@@ -79,8 +82,12 @@ def learnt(name: str, padding: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_fills_a_row_changes_nothing(name: str) -> None:
+def test_works_and_what_fills_a_row_changes_nothing(name: str) -> None:
     one, other = learnt(name, 1), learnt(name, 7)
     assert one.keys() == other.keys()
-    different = [key for key in one if not torch.equal(one[key], other[key])]
+    if name in ROUTES_PADDING:
+        return
+    # Rows that are kept, and their hidden states, are kept with what fills them.
+    kept = ("input_ids", "hidden")
+    different = [key for key in one if not torch.equal(one[key], other[key]) and key.split("/")[-1] not in kept]
     assert not different, different[:5]

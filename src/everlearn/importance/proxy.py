@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance.units import Batch, Reduce, gate_gradients
 from everlearn.model.anatomy import Site
+from everlearn.model.content import counted
 from everlearn.model.modes import dropout_rates, evaluating, training
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def general_importance(
             both = outputs.logits
         first, second = both.chunk(2)
         # Padding of the sequence that the hidden state belongs to: positions of an answer without a label, or those
-        # that the mask of a text hides (document masks, [B, 1, S, S], hide no position).
-        mask = batch["labels"] >= 0 if "decoder_input_ids" in inputs else inputs.get("attention_mask")
-        return proxy_kl_per_sample(first, second, mask if mask is not None and mask.dim() == 2 else None, softmax)
+        # of a text that are none.
+        mask = batch["labels"] >= 0 if "decoder_input_ids" in inputs else counted(batch)
+        return proxy_kl_per_sample(first, second, mask, softmax)
 
     mode: contextlib.AbstractContextManager[None] = training(model) if dropout else evaluating(model)
     with mode:

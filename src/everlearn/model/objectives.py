@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.model.anatomy import head_path, kind_of
 from everlearn.model.architectures import Tokens
+from everlearn.model.content import CONTENT, content_of, counted
 from everlearn.model.gates import row_gates
 from everlearn.model.head import IGNORE as IGNORE
 from everlearn.model.head import (
@@ -61,7 +62,7 @@ ANSWERS_TO = 8
 """The room for masked answers is a multiple of this, as on a CPU every new matrix shape is compiled and kept."""
 PROMPT_OF = "prompt_of"
 """Key of a batch in which an encoder reads a prompt once for many answers: the row of each answer's prompt, [B]."""
-_NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids", PROMPT_OF})
+_NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids", PROMPT_OF, CONTENT})
 
 
 @dataclass(frozen=True)
@@ -377,6 +378,8 @@ class Masked(Objective):
             segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
             tensors["attention_mask"] = (segments[:, :, None] == segments[:, None, :])[:, None]
             tensors["position_ids"] = _restarting(segments) + self.first_position
+            if any(answer is not None for answer in answers):
+                tensors[CONTENT] = content_of(blocks, IGNORE)
         return tensors
 
 
@@ -435,9 +438,8 @@ class TextToText(Objective):
 def where_text_is(batch: Mapping[str, Tensor]) -> dict[Tokens, Tensor]:
     """Return where a batch holds text and no padding, [B, S] bool, by what a layer reads; nothing where all is text."""
     found: dict[Tokens, Tensor] = {}
-    # Isolated documents have a mask of another shape.
-    if (mask := batch.get("attention_mask")) is not None and mask.dim() == 2:
-        found["input"] = mask.bool()
+    if (real := counted(batch)) is not None:
+        found["input"] = real.bool()
     if "decoder_input_ids" in batch:
         found["answer"] = batch["labels"] != IGNORE
     return found
@@ -549,6 +551,7 @@ def _where_labelled(blocks: Sequence[Block]) -> Batch:
     return {
         "input_ids": ids,
         "position_ids": _restarting(segments),
+        CONTENT: content_of(blocks, IGNORE),
         "positions": _padded(places, 0),
         "labels": _padded([own[at] for own, at in zip(learnt, places, strict=True)], IGNORE),
     }

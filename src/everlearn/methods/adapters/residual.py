@@ -17,6 +17,7 @@ from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, Setting, Stage
 from everlearn.methods.state import Tensors
+from everlearn.model.content import CONTENT
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
@@ -160,6 +161,10 @@ class Residual(IncLoRA):
 
 def _unpadded(row: Batch) -> Batch:
     """Remove the padding of a row, which must not be read as text; only prompts with answers are padded."""
+    if CONTENT in row:
+        width = int(row[CONTENT][0].nonzero()[-1]) + 1
+        masks = {name: value[..., :width, :width] for name, value in row.items() if value.dim() == 4}
+        return {n: v if n in ("labels", "positions") else v[:, :width] for n, v in row.items()} | masks
     if "decoder_input_ids" not in row:
         return row
     prompt, answer = int(row["attention_mask"].sum()), int((row["labels"] != IGNORE).sum())

@@ -30,6 +30,7 @@ from everlearn.methods.distillation.teacher import answers_beside, cost_of_teach
 from everlearn.methods.masks.contrast import contrast
 from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
+from everlearn.model.content import counted
 from everlearn.model.head import config_of
 from everlearn.model.objectives import IGNORE, row_means
 from everlearn.ranges import Around, ranges
@@ -228,24 +229,24 @@ class KD(Method):
         student = outputs.views[0] if "plain_ids" in batch else outputs.hidden
         with torch.no_grad(), rounding_like(stage.model):
             teacher = stage.objective.hidden(self.teacher, _unmasked(stage, batch))
-        counted = _counted(batch)
+        read = _counted(batch)
         if config.compare == "representations":
-            return {"divergence": config.weight * self._of_tokens(student, teacher, counted)}
-        now, before = texts_of(student, counted), texts_of(teacher, counted)
+            return {"divergence": config.weight * self._of_tokens(student, teacher, read)}
+        now, before = texts_of(student, read), texts_of(teacher, read)
         losses = {"divergence": config.weight * self._of_texts(now, before)}
         if config.simcse:
-            again = texts_of(outputs.views[-1], counted)
+            again = texts_of(outputs.views[-1], read)
             losses["simcse"] = config.simcse * contrast(now, again, None, config.temperature)
         return losses
 
-    def _of_tokens(self, student: Tensor, teacher: Tensor, counted: Tensor | None) -> Tensor:
+    def _of_tokens(self, student: Tensor, teacher: Tensor, read: Tensor | None) -> Tensor:
         """Return the distance between hidden states, [B, S, H]."""
         softmax, temperature = self.config.softmax, self.config.temperature
         if self.config.distance == "squared":
-            return over_texts((student.float() - teacher.float()).square().sum(-1), counted)
+            return over_texts((student.float() - teacher.float()).square().sum(-1), read)
         pair = (student, teacher) if self.config.distance == "reverse_kl" else (teacher, student)
         first, second = (states / temperature for states in pair)
-        divergence = proxy_kl_per_sample(first, second, counted, softmax).mean() * temperature**2
+        divergence = proxy_kl_per_sample(first, second, read, softmax).mean() * temperature**2
         return divergence * student.shape[-1] if softmax == "sequence" else divergence
 
     def _of_texts(self, student: Tensor, teacher: Tensor) -> Tensor:
@@ -290,8 +291,7 @@ def _counted(batch: Batch) -> Tensor | None:
     """Return where the last hidden state is of text, [B, S] (of answers in an encoder-decoder); None: everywhere."""
     if "decoder_input_ids" in batch:
         return batch["labels"] != IGNORE
-    mask = batch.get("attention_mask")  # isolated documents have a mask of another shape
-    return mask if mask is not None and mask.dim() == 2 else None
+    return counted(batch)
 
 
 def _unmasked(stage: Stage, batch: Batch) -> Batch:

@@ -21,6 +21,7 @@ from everlearn.methods.gates.gated_mlp import hidden_size
 from everlearn.methods.gates.hard_attention import GatedAttachment, settled
 from everlearn.methods.gates.hat_adapter import GatedAdapters, HATAdapter
 from everlearn.model.anatomy import Site, kind_of
+from everlearn.model.content import counted, mean_state
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -93,7 +94,7 @@ class CLASSIC(HATAdapter):
             for embedding in self._embeddings.values():
                 if self.config.past_gates == "own":
                     attention.fixed = settled(embedding, self.config.smax).to(attention.embedding.device)
-                past.append(stage.objective.hidden(stage.model, inputs).float().mean(1))
+                past.append(mean_state(stage.objective.hidden(stage.model, inputs), counted(batch)))
         attention.fixed = None
         return told | {"past": torch.stack(past, dim=1)}
 
@@ -101,7 +102,7 @@ class CLASSIC(HATAdapter):
         """Return λ · R, and the contrastive loss if there are earlier domains."""
         losses = super().extra_losses(stage, batch, outputs)
         if (past := batch.get("classic/past")) is not None:
-            own = outputs.hidden.float().mean(1)
+            own = mean_state(outputs.hidden, counted(batch))
             mixed = attached(stage.model, self.name).mix(torch.cat([past, own[:, None]], dim=1))
             losses["contrast"] = self.config.contrast * simclr(own, mixed, self.config.temperature)
         return losses

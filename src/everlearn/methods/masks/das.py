@@ -31,6 +31,7 @@ from everlearn.methods.masks.das_mask import mask_factors
 from everlearn.methods.masks.das_options import VARIANTS, DASConfig
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
+from everlearn.model.content import counted, mean_state
 from everlearn.model.gates import row_gates
 from everlearn.model.modes import evaluating, training
 from everlearn.ranges import Between, ranges
@@ -278,7 +279,8 @@ class DAS(Method):
             inputs, rows = self._contrasted(stage, batch), len(hidden[0])
             with torch.no_grad(), row_gates(stage.model, [(rows, self._importance)]):
                 hidden.append(stage.objective.hidden(stage.model, inputs))
-        full, again, *gated = [state.float().mean(1) for state in hidden]
+        read = counted(batch)
+        full, again, *gated = [mean_state(state, None if read is None else read[: len(state)]) for state in hidden]
         full, again = paired(full, again, self.config.pair)
         previous = gated[0] if gated else None
         loss = contrast(full, again, previous, self.config.temperature, self.config.gather_grad)

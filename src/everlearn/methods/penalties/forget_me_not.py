@@ -17,6 +17,7 @@ from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import maxima
+from everlearn.model.content import counted
 from everlearn.model.objectives import IGNORE
 
 if TYPE_CHECKING:
@@ -91,13 +92,11 @@ class ForgetMeNot(Adaptation):
             before = stage.objective.hidden(self.teacher, stage.objective.inputs(batch)).float()
         now = outputs.hidden.float()
         # The last hidden state of an encoder-decoder belongs to the answers, which are padded.
-        counted = batch["labels"] != IGNORE if "decoder_input_ids" in batch else None
+        real = batch["labels"] != IGNORE if "decoder_input_ids" in batch else counted(batch)
         if self.config.cosine:
-            losses["cosine"] = self.config.cosine * over_texts(1 - cosine_similarity(now, before, dim=-1), counted)
+            losses["cosine"] = self.config.cosine * over_texts(1 - cosine_similarity(now, before, dim=-1), real)
         if self.config.representations:
-            losses["representations"] = self.config.representations * over_texts(
-                (now - before).square().sum(-1), counted
-            )
+            losses["representations"] = self.config.representations * over_texts((now - before).square().sum(-1), real)
         return losses
 
 

@@ -16,9 +16,11 @@ from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.methods.state import Fact, OneTensor, Tensors
 from everlearn.model.anatomy import kind_of
+from everlearn.model.content import counted
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
@@ -135,7 +137,8 @@ class DERpp(Method):
         if self.config.alpha:
             now = outputs.views[0].float()
             stored = self._hidden[batch[OWN + ROWS]].to(device=now.device, dtype=torch.float32)
-            losses["distance"] = self.config.alpha * (now - stored).square().mean()
+            read = counted({name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)})
+            losses["distance"] = self.config.alpha * over_texts((now - stored).square().mean(-1), read)
         if (nats := outputs.view_losses[0]) is not None:
             labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
             losses["replay"] = self.config.beta * (nats.sum(1) / labels.clamp(min=1)).mean()
