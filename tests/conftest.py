@@ -27,15 +27,23 @@ __all__ = ["pytest_collection_modifyitems"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cheap_collections() -> Iterator[None]:
-    """Accelerate collects garbage before each stage: keep it from walking through every imported module each time.
-
-    That walk is over half of a tiny stage's time.
-    """
+def no_collections_of_imports() -> Iterator[None]:
+    """Collect garbage from now on, but not among what was imported."""
     gc.freeze()
     gc.enable()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_collections(no_collections_of_imports: None) -> None:
+    """Keep collections from walking through what earlier files left alive.
+
+    Accelerate collects before and after each training. That walk would be over half of a tiny stage's time, and longer
+    with each file of tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
