@@ -11,7 +11,7 @@ from small_runs import recipe
 
 import tiny
 from everlearn.cli import main
-from everlearn.config.recipe import Recipe, parse
+from everlearn.config.recipe import Recipe, parse, save
 from everlearn.data.corpus import document_key, is_held_out
 from everlearn.data.documents import read_documents
 from everlearn.errors import DataError, RecipeError
@@ -106,6 +106,15 @@ def test_where_the_text_is_is_not_taken_over_by_other_text() -> None:
         assert (more.text_column, more.validation) == ("body", 0.2)
     _, same = parse({"model": "x", "domains": [first | columns, again]}).domains
     assert (same.path, same.subset, same.split, same.max_documents) == ("owner/data", "en", "dev", 5)
+
+
+def test_a_look_at_the_data_of_a_domain_that_is_learnt_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = changed(recipe(tmp_path, "gpt2"))
+    save(built, tmp_path / "recipe.yaml")
+    assert main(["data", str(tmp_path / "recipe.yaml")]) == 0
+    assert "first-2" in capsys.readouterr().out
 
 
 def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:

@@ -269,6 +269,21 @@ def test_the_pool_has_what_the_stream_learns_and_nothing_that_it_measures(tmp_pa
     assert 0.6 < len(found[-1]) / len(one) < 0.9
 
 
+def test_a_domain_that_is_learnt_again_is_pooled_once(tmp_path: Path) -> None:
+    texts = tiny.texts(60, 1)
+    for name, own in (("old", texts[:40]), ("grown", texts)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text} for text in own])
+    first = {"name": "a", "path": str(tmp_path / "old.jsonl"), "validation": 0.25}
+    again = [
+        {"name": "a-2", "continues": "a"},
+        {"name": "a-3", "continues": "a", "path": str(tmp_path / "grown.jsonl")},
+    ]
+    recipe = parse({"model": "none", "domains": [first, *again]})
+    lines = making_module.pooled(recipe, tmp_path / "pool").read_text().splitlines()
+    kept = [text for text in texts if not is_held_out(Document(text), 0.25)]
+    assert [json.loads(line)["text"] for line in lines] == kept
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["files", "archive"])
 def test_only_missing_cells_are_made(
     packed: bool, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

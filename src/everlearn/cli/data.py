@@ -98,5 +98,7 @@ def _shared(found: Survey) -> RenderableType:
     for name in names:
         table.add_column(name, justify="right")
     for one in names:
-        table.add_row(one, *("" if one == other else f"{shares[one, other]:.1%}" for other in names))
+        # A domain that is learnt again shares its text with itself by intent.
+        cells = (shares.get((one, other)) for other in names)
+        table.add_row(one, *("" if share is None else f"{share:.1%}" for share in cells))
     return table

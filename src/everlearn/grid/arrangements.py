@@ -20,7 +20,7 @@ from everlearn.comparison.during_training import inside_stages
 from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
-from everlearn.data.corpus import Document, Domain
+from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.errors import RunError
@@ -143,7 +143,7 @@ def none(factory: RunFactory, job: Job, place: Path) -> Made:
 
 def separate(factory: RunFactory, job: Job, place: Path) -> Made:
     """Train one model per domain from the base model; scores on general text are means over these models."""
-    parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
+    parts = _alone(factory, job, place)
     board = Board([BASE_ROW, ALONE], factory.recipe(job, place / "all"), learnt=ALONE)
     examples: dict[str, int] = {}
     for part in parts:
@@ -151,6 +151,17 @@ def separate(factory: RunFactory, job: Job, place: Path) -> Made:
             board.take(row, Results.load(part.folder.results_file), place_of_row)
         examples |= _examples(part.folder, 1)
     return _together(board, parts), {"examples": examples, "extra_tokens": 0}
+
+
+def _alone(factory: RunFactory, job: Job, place: Path) -> list[ContinualLearner]:
+    """Return a finished run of each domain alone, from the base model."""
+    for domain in factory.recipe(job, place / "all").domains:
+        if domain.continues is not None:
+            raise RunError(
+                f"'{domain.name}' is '{domain.continues}' learnt again, which has no model of its own. Leave this row "
+                "out (`--methods`), or the domain."
+            )
+    return [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
 
 
 def pool(factory: RunFactory, job: Job, place: Path) -> Made:
@@ -187,7 +198,7 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Made:
 
 def merged(factory: RunFactory, job: Job, place: Path) -> Made:
     """Average the weights of one model per domain, each trained from the base model; learnt is what these knew."""
-    parts = [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
+    parts = _alone(factory, job, place)
     model = parts[0].model_after(1)
     with torch.no_grad():
         for number, part in enumerate(parts[1:], 2):
@@ -268,8 +279,21 @@ def pooled(recipe: Recipe, folder: Path) -> Path:
     """
     if files.damage(folder) is not None:
         with files.new_folder(folder) as made:
-            _write(made / _DOCUMENTS, (each for domain in recipe.domains for each in _documents(domain)))
+            _write(made / _DOCUMENTS, _each_once(recipe))
     return folder / _DOCUMENTS
+
+
+def _each_once(recipe: Recipe) -> Iterator[Document]:
+    """Yield the training documents of all domains; of one that is learnt again only those that are new in it."""
+    known: dict[str, set[int]] = {domain.continues: set() for domain in recipe.domains if domain.continues is not None}
+    for domain in recipe.domains:
+        seen = known.get(domain.learns)
+        for document in _documents(domain):
+            key = None if seen is None else document_key(document)
+            if domain.continues is None or seen is None or key not in seen:
+                yield document
+            if seen is not None and key is not None:
+                seen.add(key)
 
 
 def _documents(domain: Domain, held_out: bool = False) -> Iterator[Document]:
