@@ -129,7 +129,7 @@ def results_by_title() -> dict[str, list[str]]:
 
 
 REMARKS: Mapping[str, str] = {
-    "adapter_cl": "measured when it chose once for each test set",
+    "adapter_cl": "in six-domains it chose once for each test set",
     "lfpt5": "none of its written examples was usable, so its replay never acted",
 }
 """Name of a method or variant → what its result leaves out, or why it has none."""
@@ -212,6 +212,12 @@ BENCHMARKS = [
         ["frontier.md", "frontier-causal.md", "frontier-masked.md"],
     ),
     System(
+        "Preferences (DPO), with and without protection",
+        "python benchmarks/dpo.py",
+        "tests/unit/test_bench_dpo.py",
+        ["dpo.md"],
+    ),
+    System(
         "BIG-bench tasks",
         "everlearn run recipes/gpt2-big-bench.yaml",
         "tests/unit/test_big_bench.py",
@@ -284,7 +290,7 @@ STUDIES = [
         "One model per domain, or task (PerTaskFT)",
         "everlearn sweep recipe.yaml --methods separate",
         "tests/cli/test_sweep.py",
-        ["m2d2.md"],
+        ["m2d2.md", "small-rows.md"],
         "of tasks not run: four trainings for a number that plain training's diagonal comes near",
     ),
     System(
