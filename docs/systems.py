@@ -214,7 +214,7 @@ BENCHMARKS = [
     System(
         "Preferences (DPO), with and without protection",
         "python benchmarks/dpo.py",
-        "tests/unit/test_bench_dpo.py",
+        "tests/unit/test_bench_chat_models.py",
         ["dpo.md"],
     ),
     System(
