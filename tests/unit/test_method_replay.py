@@ -86,6 +86,14 @@ def test_a_wrong_share_is_named(share: object, says: str) -> None:
         Replay(share=share)
 
 
+def test_a_share_that_changes_is_refused_where_rows_are_shuffled_later() -> None:
+    method = Replay(share={"start": 0.5, "end": 0.1})
+    setting = replace(stages.setting(tiny.model(), [method]), block_size=0)  # as in a trainer of one's own
+    with pytest.raises(MethodError, match="Set one share, or use `everlearn run`"):
+        method.check(setting)
+    Replay(share=0.3).check(setting)
+
+
 def test_general_text_and_both() -> None:
     general = stages.begin([Replay(source="general")], stages.stage(tiny.model(), 1, general=True))
     assert general.asked == pytest.approx({"d1": 0.9, "general": 0.1})
