@@ -14,22 +14,29 @@ PAGE = Path(__file__).with_name("data-sources.md")
 HEAD = """\
 # Data sources
 
-What `everlearn bench SUITE --data fetch` gets, file by file, with the licence that the repository states. It goes into
-`$EVERLEARN_CACHE` (else `everlearn` in the user's cache folder), a folder a suite, where later commands find it. A
-file is moved to its place when it is whole and has its SHA-256; where nobody wrote that down, the first fetch does, in
-`fetched.json` beside the files, and from then on the file must have it; what else is known of it, its rows and their
-columns, is looked at. A `.tar.gz` of a whole repository is packed when it is asked for, perhaps of other bytes next
-time: it is read to its end, and one that was removed may come back with another SHA-256. An interrupted command goes on
-with the next file. Nothing of it is part of this repository, and nothing is fetched unless you ask for it.
+This page lists the files that `everlearn bench SUITE --data fetch` downloads, with the licence that each repository
+states. The files are not part of this repository, and nothing is downloaded unless you ask for it. They are stored in
+`$EVERLEARN_CACHE` (or in `everlearn` in the user's cache folder), one folder per suite, where later commands find them.
 
-Addresses are those of commits, put together from repository, commit and path; they have not been tried yet. Of those of
-`six-domains`, an index of public files knows all but two: `data/reviews.csv` only as `yelp_reviews/data/reviews.csv` of
-an earlier commit, and the folder `data/xml_all` of acl-anthology not at all, only `data/xml` of the same form. The
-checksums are those of the copies that the committed results were made with. Of CL_Benchmark the files dbpedia/train,
-yahoo, IMDB/test, yelp/test and MultiRC/test were not seen: their paths follow those of the others. Neither was the
-whole of HellaSwag: its path is the one that others read it from. M2D2 is on the Hugging Face Hub, not on GitHub; of its
-tarballs the size of one is known (`cs.CL`, 144,417,418 bytes) and no digest. Its settings choose which are fetched
-([`suite.domains`](m2d2.md#settings)): left to itself that is all of level 2.
+* A file is moved to its place when it is complete and has the SHA-256 in the table. If no SHA-256 is known, that of the
+  first download is recorded in `fetched.json` beside the files and required from then on. Known numbers of rows and
+  column names are checked too.
+* A `.tar.gz` of a repository is created by the server for each download, and its bytes may differ next time. It is read
+  to its end; if you delete it, the next download may have another SHA-256.
+* An interrupted command continues with the next file.
+
+How far the table was checked:
+
+* The addresses are put together from repository, commit and path, and have not been tried yet.
+* `six-domains`: an index of public files contains all paths except two. It has `data/reviews.csv` only as
+  `yelp_reviews/data/reviews.csv` of an earlier commit, and instead of the folder `data/xml_all` of acl-anthology only
+  `data/xml`, in the same format. The checksums are those of the copies that the committed results were made with.
+* CL_Benchmark: we have not seen the files dbpedia/train, yahoo, IMDB/test, yelp/test and MultiRC/test; their paths
+  follow those of the others.
+* HellaSwag: we have not seen the complete file; other projects read it from this path.
+* M2D2 is on the Hugging Face Hub, not on GitHub. Of its tarballs we know one size (`cs.CL`, 144,417,418 bytes) and no
+  checksum. The settings choose which are downloaded ([`suite.domains`](m2d2.md#settings)), by default all of
+  level 2.
 
 `python docs/data_sources.py` writes this page.
 """
