@@ -257,8 +257,8 @@ class ContinualLearner(OpenRun):
         """Return the model as it was evaluated after a domain.
 
         Everything that a method adds at test time (adapters, gates, prompts) is attached; the stage folder alone leaves
-        it out. Classifiers that are fine-tuned on end tasks start from the same model. For any other method this is the
-        model of the stage. No text is read. Call it in one process only.
+        it out. For methods that add nothing this is the model of the stage. Classifiers that are fine-tuned on end
+        tasks start from the same model. No text is read. Call it in one process only.
 
         ```python
         model = ContinualLearner.open("runs/first").tested("papers")

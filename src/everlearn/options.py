@@ -76,7 +76,7 @@ def path_or_id(text: str | Path, key: str) -> str:
     """Return the local path that a text names, with ``~`` expanded, or else the text (a hub id, a glob, a URL).
 
     Args:
-        text: what the user wrote.
+        text: the user's text.
         key: the option or recipe key, for the error message.
 
     Raises:
@@ -90,7 +90,7 @@ def home(path: str | Path, key: str) -> Path:
     """Return a path with ``~`` expanded to the home folder.
 
     Args:
-        path: what the user wrote in a recipe or on the command line.
+        path: the path in a recipe or on the command line.
         key: the option or recipe key, for the error message.
 
     Raises:

@@ -55,9 +55,9 @@ class Brought:
     Attributes:
         module: its name.
         package: the distribution that has it, or "".
-        version: of the distribution.
-        file: of a module that was given as a file: the file's name; else "".
-        sha256: of that file.
+        version: version of the distribution.
+        file: name of the file, if the module was given as a file; else "".
+        sha256: checksum of that file.
         named: it was named by `--import` or by the recipe.
         names: group → names that entry points were looked up for.
     """
@@ -323,7 +323,7 @@ def bring(words: Iterable[str], key: str, files: bool = False) -> None:
 
     Args:
         words: names of modules; with `files` also paths of Python files.
-        key: where they were named, for errors.
+        key: the key that names them, for errors.
         files: whether a name may be a file, or a module in the working folder. A recipe may not: it may be
             foreign, and must run nothing that its user did not install.
 

@@ -326,7 +326,7 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
     assert cells_of[5:] == ["3 × 4", "holds here"]
     assert "<b>" not in text
     assert "digest" not in text
-    assert "- Runs: 6, of 2 entries" in text
+    assert "- Runs: 6, of 2 rows" in text
     assert "- steps: 7" in text
     widths: set[int] = set()
     for line in text.splitlines():  # every row of a table has as many cells as its header
@@ -458,8 +458,8 @@ def test_tasks_that_differ_much_can_be_decided_for_these_tasks_alone(tmp_path: P
     assert line.split(" | ")[1:3] == [f"**{OPEN}**", f"**{HOLDS}**"]
     assert "These tasks: difference" in text
     assert (
-        "The last four columns count the claim's comparisons of F1 and accuracy, as they are for tasks in general."
-        in text
+        "The last four columns count each claim's comparisons of F1 and accuracy, "
+        "by their verdict for tasks in general." in text
     )
 
 

@@ -222,7 +222,9 @@ def test_the_findings_and_their_page() -> None:
     text = claims_page(find_suite("docs"), claims.title, claims.introduction, judged, cells, judged)
     said = question(random.findings[1].question, {"sequential": "Plain"})
     assert said == "Plain in orders 1 and 2 > Plain in order 0: forward transfer (bits per byte)"
-    assert "comparisons, as they are for tasks in general. 10 comparisons in all" in " ".join(text.split())
+    assert "comparisons, by their verdict for tasks in general. There are 10 comparisons in all" in " ".join(
+        text.split()
+    )
     assert "Eight domains." in text
     assert len(study_claims((0,), (1,)).claims) == 4
 

@@ -85,7 +85,7 @@ def show_grid(
         template: the template of the grid.
         place: folder of the results.
         states: states of the requested cells; empty if unknown.
-        how: how the grid is shown.
+        how: options of the output.
         also: writes further pages and returns their paths.
         runs: folders of finished runs, for their verdict.
     """

@@ -41,10 +41,10 @@ class Probe:
     """Facts about a corpus.
 
     Attributes:
-        path: as the user wrote it.
+        path: the path as the user wrote it.
         columns: the columns to read.
-        documents: how many were counted.
-        text_bytes: of UTF-8 in them.
+        documents: number of documents that were counted.
+        text_bytes: bytes of their text in UTF-8.
         complete: whether everything was counted, or :data:`MOST_BYTES` was reached before.
         longest: characters of the example that one in twenty exceeds, prompt and answer together.
         sample: the first documents, prompt and answer joined.
@@ -81,7 +81,7 @@ def probe(
         key: the option that names it, for errors.
         task: `sft` reads prompts and answers, `pretrain` reads text; None chooses by the columns.
         learner: the method that learns prompts and answers only, if it decided the task.
-        tokenizer: of the model, which writes chats.
+        tokenizer: the model's tokenizer, whose template formats chats.
 
     Raises:
         ModelError: the tokenizer cannot write chats.

@@ -84,7 +84,7 @@ class Survey:
     Attributes:
         block_size: tokens per row.
         corpora: each of them.
-        leaks: what is measured on and learnt, and what corpora share.
+        leaks: held-out text that occurs in training text, and text that corpora share.
         findings: problems, as sentences.
     """
 
@@ -103,13 +103,13 @@ class Survey:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for another program."""
+        """Return it as JSON data."""
         corpora = [asdict(corpus) | {"bytes_per_token": corpus.bytes_per_token} for corpus in self.corpora]
         return asdict(self) | {"corpora": corpora, "shared": self.shared}
 
 
 class _Drawn:
-    """So many documents, drawn evenly; all of them, in their order, where there are no more."""
+    """A uniform sample of documents; all of them, in their order, if there are no more."""
 
     def __init__(self, name: str) -> None:
         self.name, self.seen = name, 0
@@ -254,7 +254,7 @@ class _Reader:
 
     @property
     def _wrapped(self) -> bool:
-        """Whether the lines of a text file look like prose that was broken into lines of one width."""
+        """Return whether the lines of a text file look like prose that was broken into lines of one width."""
         corpus, drawn = self.corpus, self._train.documents
         if corpus.on_hub or corpus.documents == "file" or not all(map(is_plain_text, local_files(corpus))):
             return False
@@ -269,7 +269,7 @@ def survey(recipe: Recipe, reporter: Reporter | None = None) -> Survey:
     """Examine every corpus of a recipe, and their overlaps.
 
     Args:
-        recipe: whose model's configuration and tokenizer are read, not its weights.
+        recipe: the recipe; of its model only configuration and tokenizer are read.
         reporter: receives progress messages.
 
     Raises:

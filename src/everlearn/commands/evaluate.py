@@ -81,8 +81,8 @@ def evaluate(
 
     Args:
         checkpoints: a row each.
-        recipe: whose domains, general text, end tasks and `evaluation` count; its model and methods do not.
-        folder: where cells and ``results.json`` go; the same form as a run's.
+        recipe: defines domains, general text, end tasks and `evaluation`; its model and methods are ignored.
+        folder: folder for cells and ``results.json``, in the form of a run.
         end_tasks: whether to ask these too.
         reporter: receives progress messages.
 
@@ -162,7 +162,7 @@ def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
     Left out are columns that the two did not measure on the same examples, as where their tokenizers differ.
 
     Args:
-        folder: where :func:`evaluate` left the cells.
+        folder: folder in which :func:`evaluate` wrote the cells.
         results: its return value.
     """
     found = []

@@ -83,9 +83,9 @@ def _group(
     Taking away the leading "# " of a commented line, or of every line of a commented group, sets it.
 
     Args:
-        key: of the recipe.
+        key: key of the recipe.
         keys: all of them in the recipe's schema, with their descriptions.
-        fields: those of the group in the schema.
+        fields: fields of the group in the schema.
         own: the keys to set; None: the group is a comment.
         listed: the group is a list of such mappings.
         others: further items of the list.

@@ -42,12 +42,12 @@ class Export:
     """What was exported.
 
     Attributes:
-        folder: where it is.
+        folder: folder of the export.
         stage: number of the stage in its run.
-        domain: that was learnt last.
+        domain: the domain that was learnt last.
         form: the whole model, or an adapter of its base model.
         files: names in the folder.
-        notes: what to know of it before it is given away.
+        notes: remarks to read before sharing it.
     """
 
     folder: Path
@@ -76,13 +76,13 @@ def export(
 
     Args:
         stage: a stage's folder, or a run's, which stands for its last finished stage.
-        folder: where to; it must not be there yet, or be empty.
+        folder: the new folder; it must not exist, or be empty.
         with_memory: add ``everlearn/``, with which ``everlearn learn`` goes on from the export.
         adapter: the PEFT adapter alone, or the whole model; as the stage itself keeps it when left out.
         dtype: number format of the weights; that of the stage, float32, when left out.
         base_model: hub id of the base model, where the recipe names a folder of this machine.
         license: identifier as the hub knows it; what the base model's card says when left out.
-        name: what the card calls the model: a hub id where it will have one; the folder's name when left out.
+        name: name of the model in its card, such as its future hub id; by default the folder's name.
 
     Raises:
         RunError: there is no such stage, it is damaged, it has no adapter, the folder is taken, or what would be
@@ -219,7 +219,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _without_traces(raw: Any) -> Any:
-    """JSON without what says where it was loaded from."""
+    """Return JSON without keys that reveal where it was loaded from."""
     if isinstance(raw, dict):
         return {
             key: _without_traces(value)
@@ -232,7 +232,7 @@ def _without_traces(raw: Any) -> Any:
 
 
 def _refuse_paths(folder: Path, paths: Sequence[str]) -> None:
-    """Look for every path that the run knows of in all that is written; of tensors only the header is text."""
+    """Refuse an export in which a path of the run occurs; in tensor files only the header is searched."""
     forms = {form for path in paths for form in (path, path.replace("/", "\\/"), json.dumps(path)[1:-1])}
     patterns = [form.encode() for form in sorted(forms)]
     for file in (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
@@ -304,7 +304,7 @@ def _origin(domain: Domain) -> Origin:
 
 
 def _results(run: RunFolder, recipe: Recipe) -> Results:
-    """Of the run; while it is not finished, what was measured so far."""
+    """Return the results of the run, or those so far if it is not finished."""
     if run.results_file.is_file():
         return Results.load(run.results_file)
     kind = kind_of_config(load_config(recipe.model))

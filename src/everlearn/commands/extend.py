@@ -26,10 +26,10 @@ class Extension:
     """The added tokens.
 
     Attributes:
-        tokens: the new ones.
+        tokens: the new tokens.
         vocabulary: tokens before and after.
-        bytes_per_token: of documents that nothing was learnt from (of all where there are fewer than 20), before and
-            after.
+        bytes_per_token: before and after, on documents from which nothing was learnt (on all if there are fewer than
+            20).
     """
 
     tokens: list[NewToken]
@@ -37,7 +37,7 @@ class Extension:
     bytes_per_token: tuple[float, float]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         return asdict(self)
 
 
@@ -47,11 +47,11 @@ def extend(
     """Write a model and its tokenizer, with tokens for the words of a text, as ``save_pretrained`` does.
 
     Args:
-        model: where it comes from, as in a recipe.
+        model: hub id or folder, as in a recipe.
         corpus: the domain's text.
         output: a new folder.
         tokens: maximum number of tokens to add.
-        initialise: how their rows begin (:func:`everlearn.model.vocabulary.extend_vocabulary`).
+        initialise: initial values of their rows (:func:`everlearn.model.vocabulary.extend_vocabulary`).
 
     Raises:
         RunError: the folder exists.

@@ -46,7 +46,7 @@ class MethodCost:
     refused: str | None = None
 
     def sentence(self) -> str:
-        """In words."""
+        """Return it in words."""
         if self.refused is not None:
             return f"does not work here. {self.refused}"
         extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
@@ -72,7 +72,7 @@ class Inspection:
     costs: list[MethodCost]
 
     def share(self, reach: str) -> float:
-        """Share of all parameters that masks ``by_units`` or ``by_rows`` can reach."""
+        """Return the share of all parameters that masks ``by_units`` or ``by_rows`` can reach."""
         return sum(getattr(group, reach) for group in self.groups) / max(self.parameters, 1)
 
     def headline(self) -> str:
@@ -86,7 +86,7 @@ class Inspection:
         )
 
     def unit_rows(self) -> list[tuple[str, str, int, int, int]]:
-        """Equal layers as one row: layers, kind, units, features of each, parameters that belong to them."""
+        """Return a row per group of equal layers: layers, kind, units, features of each, their parameters."""
         merged: dict[tuple[str, str, int, int, int], list[str]] = {}
         for site in self.sites:
             pattern = re.sub(r"\.\d+\.", ".*.", site.name, count=1)
@@ -99,7 +99,7 @@ class Inspection:
         return rows
 
     def group_rows(self) -> list[tuple[str, int, float, str, str]]:
-        """Group, parameters, share of all, share of the group that unit masks and row masks reach."""
+        """Return rows of group, parameters, share of all, and shares that unit masks and row masks reach."""
         rows = []
         for group in self.groups:
             units, by_row = (f"{count / max(group.parameters, 1):.0%}" for count in (group.by_units, group.by_rows))
@@ -107,7 +107,7 @@ class Inspection:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return it as JSON data."""
         return {
             "model": self.model,
             "model_type": self.model_type,

@@ -40,7 +40,7 @@ def memory_held(
         block_size: tokens in a row.
         half: it is computed in 16 bits.
         small_adam: the optimizer keeps 8 bits for each number.
-        quantised: how the weights are quantised.
+        quantised: kind of quantisation of the weights.
     """
     config: Any = model.config if hasattr(model.config, "hidden_size") else text_config(model)
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)

@@ -38,7 +38,7 @@ def merge(
     Args:
         checkpoints: hub ids, folders, ``LABEL=PATH``, or runs, which stand for their stages; adapters are added to
             their base model first.
-        folder: where to; it must not be there yet, or be empty.
+        folder: the new folder; it must not exist, or be empty.
         way: name of the merging method (``everlearn.merging.WAYS``).
         options: options of the merging method.
         base: the common base model, for merging methods that use it. Default: for stages of one run, its base

@@ -48,7 +48,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the estimate has room in the memory."""
+        """Return whether the estimate has room in the memory."""
         return self.free is None or self.needs <= ROOM * self.free
 
     def words(self) -> str:
@@ -73,8 +73,8 @@ class ModelProbe:
 
     Attributes:
         kind: encoder, decoder or encoder-decoder.
-        model_type: as transformers calls the architecture.
-        parameters: how many there are.
+        model_type: name of the architecture in transformers.
+        parameters: number of parameters.
         saved_as: the number format of the checkpoint.
         objective: the training objective of this kind of model.
         longest: tokens that it reads at once; None where there is no limit.

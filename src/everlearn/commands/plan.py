@@ -54,7 +54,7 @@ class DomainPlan:
     """Training arguments of its own."""
 
     def cells(self) -> list[str]:
-        """For a table."""
+        """Return it for a table."""
         counts = [self.documents, self.tokens, self.rows, self.steps]
         passes = "stream" if self.passes is None else f"{self.passes:.2f}"
         return ["stream" if count is None else f"{count:,}" for count in counts] + [passes]
@@ -85,7 +85,7 @@ class EvaluationPlan:
     """About, from the time of a training step; None where none was measured."""
 
     def words(self) -> str:
-        """For a table."""
+        """Return it for a table."""
         parts = [
             f"{wording.count(self.scores, 'score')} of held-out text ({wording.count(self.scored_tokens, 'token')})"
         ]
@@ -96,7 +96,7 @@ class EvaluationPlan:
 
     @property
     def tokens(self) -> int:
-        """Of everything, in units of a forward pass."""
+        """Return the total, in units of a forward pass."""
         return self.scored_tokens + self.task_tokens
 
 
@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Bytes of memory at most: in a step, or while something is measured."""
+        """Return the largest number of bytes held, in a step or during a measurement."""
         return max(_sum(self.memory), _sum(self.measuring))
 
     def lines(self) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ class Plan:
         return shown
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return it as JSON data."""
         return asdict(self) | {"steps": self.steps, "peak": self.peak}
 
 
@@ -241,7 +241,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
 
 
 def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
-    """How much is measured between, inside and after the stages (`evaluation.columns`, `end_tasks`, `stop`)."""
+    """Return the evaluation between, inside and after the stages (`evaluation.columns`, `end_tasks`, `stop`)."""
     recipe, block_size, last = learner.recipe, learner.setting().block_size, len(learner.recipe.domains)
     blocks = {}
     for name in held_out_names(recipe):
@@ -272,7 +272,7 @@ def _sum(parts: dict[str, int]) -> int:
 
 
 def _alike(learner: ContinualLearner, domains: list[DomainPlan]) -> list[list[DomainPlan]]:
-    """Domains in groups whose steps take equally long."""
+    """Group the domains whose steps take equally long."""
     groups: dict[tuple[Any, ...], list[DomainPlan]] = {}
     for domain, args in zip(domains, learner.all_arguments(), strict=True):
         shape = (args.per_device_train_batch_size, args.gradient_accumulation_steps, str(args.optim))
@@ -366,13 +366,13 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
 
 
 def passes(count: float) -> str:
-    """Extra passes, to three digits."""
+    """Write a number of extra passes with three digits."""
     shown = f"{count:.3g}"
     return f"{shown} extra pass" + ("" if shown == "1" else "es")
 
 
 def extra_rows(cost: Cost) -> str:
-    """Rows that are run outside of training steps."""
+    """Return the number of rows that are run outside of training steps."""
     parts = [f"{wording.count(cost.outside(None), 'extra row')} per domain"]
     parts += [f"{cost.passes_per_earlier:,} more for each earlier one"] if cost.passes_per_earlier else []
     parts += [f"{passes(cost.passes_per_row)} over each different row"] if cost.passes_per_row else []

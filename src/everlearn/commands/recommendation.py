@@ -55,7 +55,7 @@ def learning_rate(kind: str, parameters: int, *, examples: bool = False, adapter
 
     Args:
         kind: `decoder`, `encoder` or `encoder-decoder`.
-        parameters: of the whole model.
+        parameters: number of parameters of the complete model.
         examples: prompts and answers are learnt, not plain text.
         adapters: only adapters are trained.
     """
@@ -75,7 +75,7 @@ def rule_in_words(kind: str, parameters: int) -> str:
 
     Args:
         kind: `decoder`, `encoder` or `encoder-decoder`.
-        parameters: of the whole model.
+        parameters: number of parameters of the complete model.
     """
     sizes = sorted(RATES[kind])
     for outside, nearest, word in (

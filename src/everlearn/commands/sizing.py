@@ -70,7 +70,7 @@ class Sizing:
 
     @property
     def cuts(self) -> bool:
-        """Whether more than one example in twenty is longer than a row."""
+        """Return whether more than one example in twenty is longer than a row."""
         return self.needed > self.block_size
 
     def tokens(self, probe: Probe) -> float:
@@ -82,10 +82,10 @@ class Sizing:
         return max(1, round(self._rows(probe, self.block_size) / ROWS_PER_STEP))
 
     def check(self, probe: Probe, key: str) -> None:
-        """See that a corpus has enough text for a row to learn from and one to measure on.
+        """Check that a corpus has enough text for a row to learn from and one to measure on.
 
         Args:
-            probe: of the corpus.
+            probe: measurements of the corpus.
             key: the option that names it.
 
         Raises:
@@ -120,5 +120,5 @@ class Sizing:
         return self.model.tokens(probe.sample) / max(1, sum(len(text.encode()) for text in probe.sample))
 
     def _longest_example(self, probe: Probe) -> int:
-        """Tokens, with one for the beginning and one for the end."""
+        """Return the tokens of the longest example, with one for the beginning and one for the end."""
         return math.ceil(probe.longest * self._per_byte[probe]) + 2

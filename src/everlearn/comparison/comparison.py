@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def leaked(self) -> dict[str, float]:
-        """What of the sets and end tasks of any run stands in its training text: the largest share of each."""
+        """Return the share of each held-out set and end task that occurs in training text, the largest over runs."""
         found: dict[str, float] = {}
         for run in self.runs:
             for name, share in run.leaked.items():

@@ -185,7 +185,7 @@ def _training(each: Sequence[Effective], domains: Sequence[str], counted: set[st
     Args:
         each: effective settings of every run.
         domains: domains that all runs have.
-        counted: those whose steps and tokens are known, and are compared instead.
+        counted: domains whose steps and tokens are known, and are compared instead.
     """
     differing: tuple[dict[str, dict[str, tuple[str, ...]]], ...] = ({}, {})
     for domain in domains:

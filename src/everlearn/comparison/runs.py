@@ -77,7 +77,7 @@ class Run:
 
     @property
     def leaked(self) -> dict[str, float]:
-        """Return domain, general set or end task → the share of its held-out text that stands in training text."""
+        """Return domain, general set or end task → the share of its held-out text that occurs in training text."""
         return {name: share for name, share in self._mapping("leaked").items() if isinstance(share, float)}
 
     @property
@@ -107,10 +107,10 @@ class Run:
 
     @cached_property
     def grid(self) -> GridCell:
-        """Return what the run is in a grid.
+        """Return the row, order, seed and settings of the run in a grid.
 
         Raises:
-            RunError: it is no cell of a grid.
+            RunError: it is not a cell of a grid.
         """
         if self.results.get("grid") is None:
             raise RunError(f"The run '{self.name}' is no cell of a grid: its results have no `grid`.")

@@ -55,7 +55,7 @@ def suite(name: str, where: str = "") -> Located:
     """Return a suite by its name.
 
     Args:
-        name: of the suite.
+        name: name of the suite.
         where: describes, for the error, where the address was named.
 
     Raises:

@@ -157,7 +157,7 @@ def _rows_of(path: Path, batch: Any, sizes: np.ndarray, start: int, first: int, 
 
 
 def _sizes(batch: Any, limits: Limits) -> np.ndarray:
-    """Return the bytes of each row of a batch, int64 [rows]; of lists and mappings their mean where all are short."""
+    """Return the bytes of each row of a batch, int64 [rows]; for lists and mappings the mean, if all are short."""
     sizes = np.zeros(len(batch), np.int64)
     for column in batch.columns:
         sizes += _column_sizes(column, limits)

@@ -79,7 +79,7 @@ class BlockSource(ABC, Iterator[Block]):
     """An endless iterator of blocks. Its state is JSON, and the same state gives the same continuation.
 
     Attributes:
-        name: of the domain or mixture; part of every seed.
+        name: name of the domain or mixture; part of every seed.
         size: blocks per pass; None when that is not known (streaming).
         block_tokens: tokens in every block; None when blocks differ.
         fingerprint: the same text, tokenizer and settings have the same one.
@@ -134,22 +134,22 @@ class DeferredBlocks(BlockSource):
 
     @property
     def size(self) -> int | None:  # type: ignore[override]
-        """Of the source."""
+        """Return the size of the source."""
         return self._source.size
 
     @property
     def passes(self) -> float | None:
-        """Of the source."""
+        """Return the number of passes of the source."""
         return self._source.passes
 
     @property
     def block_tokens(self) -> int | None:  # type: ignore[override]
-        """Of the source."""
+        """Return the tokens of a block of the source."""
         return self._source.block_tokens
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Of the source."""
+        """Return the fingerprint of the source."""
         return self._source.fingerprint
 
     def __next__(self) -> Block:
@@ -178,14 +178,14 @@ class PackedBlocks(BlockSource):
     def __init__(
         self, arrays: Mapping[str, Column], seed: int, name: str = "blocks", fingerprint: str | None = None
     ) -> None:
-        """Take columns of equally many rows.
+        """Take columns with the same number of rows.
 
         Args:
-            arrays: key to rows, [N, S] or :class:`Ragged`. Each use looks them up, so that a mapping may open them
-                when they are read.
-            seed: of the order; pass p is a permutation seeded by (seed, name, p).
-            name: of the domain.
-            fingerprint: of the content; computed from the arrays when it is not given.
+            arrays: key to rows, [N, S] or :class:`Ragged`. Each access looks them up again, so that a
+                mapping may open files lazily.
+            seed: seed of the order; pass p is a permutation seeded by (seed, name, p).
+            name: name of the domain.
+            fingerprint: fingerprint of the content; computed from the arrays when it is not given.
 
         Raises:
             DataError: there is no block, or the columns differ in length.

@@ -33,7 +33,7 @@ class ChatFormat:
     tokens that are not special (`<think>`, `<tool_call>`) are read as tokens.
 
     Args:
-        tokenizer: of the model; it needs a chat template.
+        tokenizer: the model's tokenizer, with a chat template.
 
     Raises:
         ModelError: it has none, or has no character offsets of its tokens.
@@ -68,7 +68,7 @@ class ChatFormat:
         return [each.said for number, each in enumerate(messages) if each.role == ASSISTANT and (marks or number > 0)]
 
     def spells_special(self, messages: Sequence[Message], tools: Tools = ()) -> bool:
-        """Whether a message or a tool holds the text of a special token."""
+        """Return whether a message or a tool holds the text of a special token."""
         marked = self._marked([*(message.as_dict() for message in messages), *tools])
         return _OPEN in json.dumps(marked, ensure_ascii=False)
 
@@ -126,7 +126,7 @@ class ChatFormat:
 
     @staticmethod
     def _marks(template: str) -> bool:
-        """Whether a template marks what the assistant says."""
+        """Return whether a template marks what the assistant says."""
         return bool(_GENERATION.search(template))
 
     def _marked(self, value: Any) -> Any:

@@ -53,7 +53,7 @@ class Columns(NamedTuple):
 
     @property
     def answers(self) -> bool:
-        """Whether only answers, or the assistant's messages of a chat, are learnt."""
+        """Return whether only answers, or the assistant's messages of a chat, are learnt."""
         return self.target_column is not None or self.messages_column is not None
 
     @property
@@ -95,7 +95,7 @@ def choose_columns(
 
     Args:
         rows: the first ones of the corpus.
-        path: of it, for errors.
+        path: path of the file, for errors.
         task: `sft` takes prompts and answers, or chats; `pretrain` takes text; None takes what the columns suggest.
         learner: the method that learns prompts and answers only, if it decided the task.
 
@@ -146,7 +146,7 @@ def choose_columns(
 
 
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether a column holds chats: lists of messages, each with a role and a content."""
+    """Return whether a column holds chats: lists of messages, each with a role and a content."""
     values = [row[name] for row in rows if row.get(name)] if name not in PREFERENCES else []
     return bool(values) and all(isinstance(value, list) and all(map(_message, value)) for value in values)
 
@@ -173,7 +173,7 @@ def first_rows(path: str, key: str) -> list[Mapping[str, Any]]:
     """Return the first rows of a corpus, with all their columns.
 
     Args:
-        path: of the corpus.
+        path: path of the corpus.
         key: the option or key that names it, for errors.
 
     Raises:

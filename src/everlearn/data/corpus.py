@@ -118,7 +118,7 @@ class Corpus(Reads):
 
     @property
     def answers(self) -> bool:
-        """Whether only a part of each document is learnt: an answer, or the assistant's messages."""
+        """Return whether only a part of each document is learnt: an answer, or the assistant's messages."""
         return self.target_column is not None or self.messages_column is not None
 
     @property
@@ -148,7 +148,7 @@ class Corpus(Reads):
 
     @property
     def on_hub(self) -> bool:
-        """Whether `path` is a hub id: it looks like one and no local file has that name."""
+        """Return whether `path` is a hub id: it looks like one and no local file has that name."""
         endings = (*FORMATS, *COMPRESSIONS)
         looks_so = bool(HUB_ID.fullmatch(self.path)) and not self.path.lower().endswith(endings)
         return looks_so and not Path(self.path).exists()
@@ -224,12 +224,12 @@ class Domain(Corpus):
 
     @property
     def held_out(self) -> bool:
-        """Whether it has held-out text of its own, on which models are scored."""
+        """Return whether it has held-out text of its own, on which models are scored."""
         return bool(self.validation) and self.continues is None
 
     @property
     def answers(self) -> bool:
-        """Whether only a part of some document is learnt, in its sources too."""
+        """Return whether only a part of some document is learnt, in its sources too."""
         return any(source.answers for source in self.sources) or super().answers
 
     @property
@@ -307,5 +307,5 @@ def text_key(text: str) -> int:
 
 
 def is_held_out(document: Document, share: float) -> bool:
-    """Whether a document belongs to the held-out share: a function of its text alone."""
+    """Return whether a document belongs to the held-out share: a function of its text alone."""
     return share > 0 and document_key(document) < share * 2**64

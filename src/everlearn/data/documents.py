@@ -25,8 +25,8 @@ class Skipped:
     """Counts the rows that hold no text: null, blank, or without the column.
 
     Attributes:
-        rows: how many there were so far.
-        first: where the first one is.
+        rows: number of rows so far.
+        first: place of the first one.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,8 @@ class FillInMiddle:
     Which documents, and where they are cut, depends on their text alone, so that a resumed stream repeats it.
 
     Args:
-        encoder: of the model.
-        share: of the documents.
+        encoder: encoder of the model.
+        share: share of the documents.
 
     Raises:
         ModelError: the tokenizer has no tokens for it.

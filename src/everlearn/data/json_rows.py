@@ -86,7 +86,7 @@ class _Array:
 
     @property
     def begins(self) -> bool:
-        """Whether the file starts as an array."""
+        """Return whether the file starts as an array."""
         return self._next() == "["
 
     def _more(self) -> bool:

@@ -48,11 +48,11 @@ class Leak:
 
     Attributes:
         texts: a description of the texts.
-        corpus: whose training text.
+        corpus: the corpus of the training text.
         own: whether they are held-out documents of this very corpus.
-        count: how many.
-        identical: how many of them are a training document to the letter.
-        of: how many were looked for.
+        count: number of leaked texts.
+        identical: number of them that are identical to a training document.
+        of: number of texts that were checked.
     """
 
     texts: str
@@ -81,7 +81,7 @@ class Leak:
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Return the advice what to do about it."""
         if self.own:
             return "Remove the duplicates from the corpus, or name a file of other text in `validation`."
         return f"Remove {'it' if self.count == 1 else 'them'} from one of the two."
@@ -109,7 +109,7 @@ class SharedText:
 
     @property
     def worth_saying(self) -> bool:
-        """Whether it is more than a few sentences."""
+        """Return whether it is more than a few sentences."""
         return max(self.of_one, self.of_other) >= WORTH_SAYING or self.documents >= WORTH_SAYING * max(self.fewest, 1)
 
     def sentence(self, general: str | None) -> str:
@@ -126,10 +126,10 @@ class LeakCheck:
     """The outcome.
 
     Attributes:
-        leaks: of each group of texts in each corpus, where there are any.
-        shared: of each two corpora.
+        leaks: leaks of each group of texts in each corpus that has any.
+        shared: text shared by each pair of corpora.
         looked_for: texts of each group that were looked for.
-        characters: of the training text that was searched.
+        characters: number of characters of training text that were searched.
         partial: sentences about texts that were not searched.
     """
 
@@ -343,7 +343,7 @@ class _Check:
         return LeakCheck(leaks, shared, self.probes.counts, self.characters, self.partial)
 
     def _again(self, i: int, j: int) -> bool:
-        """Whether one of two corpora is learnt again in the other, so that they share text by intent."""
+        """Return whether one of two corpora is learnt again in the other, so that they share text by intent."""
         (first, one), (second, other) = self.parts[i], self.parts[j]
         if one.continues is None and other.continues is None:
             return False

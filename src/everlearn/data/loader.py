@@ -117,12 +117,12 @@ def sample_batches(
     """Yield batches of the first `blocks` blocks of an independent seeded pass; the source itself does not advance.
 
     Args:
-        source: where the blocks are; never more than one pass of it is read.
+        source: source of the blocks; at most one pass of it is read.
         objective: makes batches of them.
-        blocks: how many, at most.
+        blocks: maximum number of blocks.
         batch_size: rows per batch; the last may have fewer.
-        seed: of the order.
-        device: where the tensors go.
+        seed: seed of the order.
+        device: device of the tensors.
     """
     pass_, start = islice(source.once(seed), blocks), 0
     while rows := list(islice(pass_, batch_size)):

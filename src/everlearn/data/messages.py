@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Its text, and its tool calls as JSON: what bytes are counted of."""
+        """Return its text and its tool calls as JSON, whose bytes are counted."""
         return "\n".join([*([self.content] if self.content else []), *map(_json, self.calls)])
 
 

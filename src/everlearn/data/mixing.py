@@ -62,7 +62,7 @@ class Mixture(BlockSource):
 
         Args:
             sources: a pass lasts as long as that of the first one, unless a `size` is given.
-            name: of the mixture.
+            name: name of the mixture.
             size: blocks of a pass.
             anneal: the shares to which those of the sources change.
 
@@ -212,7 +212,7 @@ class Concatenation(Mixture):
         """Take (name, source, rows) triples.
 
         Raises:
-            DataError: as a mixture, with rows in place of shares.
+            DataError: as for a mixture, with rows in place of shares.
         """
         super().__init__(sources, name, size=sum(rows for _, _, rows in sources))
         self.rows = {given: rows for given, _, rows in sources}

@@ -103,7 +103,7 @@ class Sketch:
 
     @property
     def runs(self) -> np.ndarray:
-        """Those kept, uint64, sorted."""
+        """Return the distinct sampled hashes, uint64, sorted."""
         return distinct(np.concatenate([np.empty(0, np.uint64), *self._kept]))
 
     def share_in(self, other: Sketch) -> float:
@@ -134,7 +134,7 @@ class Probes:
 
         Args:
             group: name of the group, for the counts.
-            words: of the texts.
+            words: words of the texts.
             keys: a number of each text that identical ones share (:func:`text_key`).
         """
         counts = words.counts()
@@ -173,7 +173,7 @@ class Probes:
 
         Args:
             seen: which of the runs that are looked for the corpus has, by their length.
-            keys: of the corpus' documents, uint64, sorted.
+            keys: keys of the corpus' documents, uint64, sorted.
         """
         inside, identical = self.inside(seen, keys)
         groups = np.array(self._groups)

@@ -24,8 +24,8 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
     """Return the notes on the corpora of a run.
 
     Args:
-        corpora: of a recipe.
-        prepared: those of them that have been read.
+        corpora: corpora of a recipe.
+        prepared: corpora that have been read.
         block_size: tokens per row.
     """
     read = [corpus for corpus in corpora if corpus.name in prepared]

@@ -127,7 +127,7 @@ def pieces(path: Path, limits: Limits, size: int = 2**20) -> Iterator[str]:
     """Yield the text of a file in pieces of about `size` bytes, wherever its lines end.
 
     Raises:
-        DataError: as :func:`lines`.
+        DataError: as in :func:`lines`.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line, column, read = 1, 0, 0

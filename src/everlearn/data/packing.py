@@ -40,7 +40,7 @@ class Count:
         text_tokens: without special tokens; for examples those of the answers.
         text_bytes: UTF-8 bytes of the same text.
         truncated: examples that were too long and were cut.
-        answers_cut: those of them that lost a part of their answer.
+        answers_cut: number of them that lost a part of their answer.
         longest: tokens of the longest example, special ones included.
         spelt: chats in which special tokens are spelt out, which are read as text.
     """
@@ -100,7 +100,7 @@ class TextPacker:
     A document that does not end in its block continues in the next one, as that block's segment 0.
 
     Args:
-        encoder: of the model.
+        encoder: encoder of the model.
         block_size: tokens in a block.
         labelled: whether each block has explicit labels (all of its tokens), as blocks with answers do.
         infilled: share of the documents that are written as prefix, suffix and middle.

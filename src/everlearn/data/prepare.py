@@ -42,13 +42,13 @@ class Prepared:
         train: the training blocks.
         validation: held-out blocks; None when the recipe holds nothing out.
         documents: trained on; None when streaming.
-        tokens: of these documents, special tokens included; None when streaming.
+        tokens: number of tokens, special tokens included; None when streaming.
         bytes: UTF-8 bytes of these documents' text (of the answers, for text-to-text); None when streaming.
         bytes_per_token: UTF-8 bytes a predicted token stands for, exactly, over the held-out text (over the training
             text when nothing is held out). Special tokens do not count, but for the end token where it is predicted
             (decoders, and answers). Bits per byte = nats per token / ln 2 / this.
         counts: packed rows and tokens by part (`train`, `validation`); for a stream, those of its beginning.
-        fingerprint: of text, tokenizer and settings.
+        fingerprint: fingerprint of text, tokenizer and settings.
         skipped: rows that hold no text; of a stream, as far as it was read.
         end_held_out: whether the end of the corpus is held out, because a share of its documents would be far from the
             configured share of its text.
@@ -275,10 +275,10 @@ def prepare(
 
     Args:
         corpus: a :class:`Domain`, or a corpus without held-out text.
-        tokenizer: of the model.
-        kind: of the model.
+        tokenizer: the model's tokenizer.
+        kind: kind of the model.
         block_size: tokens in a block; the longest prompt for an encoder-decoder.
-        seed: of the order.
+        seed: seed of the order.
         cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is rebuilt. None
             is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
         name: instead of the domain's.

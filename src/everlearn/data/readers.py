@@ -112,7 +112,7 @@ def format_of(path: Path) -> str | None:
 
 
 def is_plain_text(path: Path) -> bool:
-    """Whether a line of the file is a document."""
+    """Return whether a line of the file is a document."""
     return FORMATS.get(format_of(path) or "") is read_txt
 
 
@@ -188,8 +188,8 @@ def read_rows(
     """Yield the rows of one file from a position on, each with the wanted columns.
 
     Args:
-        path: of a known format (:func:`resolve_files`).
-        columns: that every row must have.
+        path: a file of a known format (:func:`resolve_files`).
+        columns: columns that every row must have.
         row: index of the first row to read, the ``next_row`` of a previous :class:`Row`.
         offset: byte offset of that row, the ``next_offset`` of a previous :class:`Row`.
         whole: a text file is one row, not one a line.

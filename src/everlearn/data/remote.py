@@ -14,7 +14,7 @@ from everlearn.files import new_folder, user_cache
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL."""
+    """Return whether a path is a URL."""
     return "://" in path
 
 

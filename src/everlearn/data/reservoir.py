@@ -23,7 +23,7 @@ class Reservoir:
     Attributes:
         capacity: blocks kept at most.
         seen: blocks that went by.
-        blocks: those kept.
+        blocks: the stored blocks.
         domains: the domain of each of them.
     """
 

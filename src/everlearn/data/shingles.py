@@ -65,7 +65,7 @@ class Words:
     Attributes:
         hashes: uint64 [words].
         document: int64 [words], the number of each word's document.
-        documents: how many there are.
+        documents: number of documents.
     """
 
     hashes: np.ndarray

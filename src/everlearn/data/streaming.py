@@ -48,11 +48,11 @@ class StreamedBlocks(BlockSource):
 
         Args:
             corpus: the corpus to read.
-            tokenizer: of the model.
-            kind: of the model.
+            tokenizer: the model's tokenizer.
+            kind: kind of the model.
             block_size: tokens in a block; the longest prompt for an encoder-decoder.
-            seed: of the shuffle buffer (`corpus.shuffle_buffer` blocks).
-            name: of the domain.
+            seed: seed of the shuffle buffer (`corpus.shuffle_buffer` blocks).
+            name: name of the domain.
             held_out_share: share of the documents to leave out (:func:`is_held_out`).
             target_size: the longest answer, for text-to-text.
 
@@ -209,8 +209,8 @@ def too_little_held_out(name: str, corpus: Corpus, count: Count, block_size: int
     """Return the error for held-out text that does not fill a block.
 
     Args:
-        name: of the corpus.
-        corpus: whose held-out text it is.
+        name: name of the corpus.
+        corpus: the corpus of the held-out text.
         count: size of the beginning of the stream.
         block_size: tokens of a block.
     """

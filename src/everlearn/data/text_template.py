@@ -23,7 +23,7 @@ class Placeholder(NamedTuple):
 
 
 def is_template(column: str) -> bool:
-    """Whether the name of a column is a template: it has braces."""
+    """Return whether the name of a column is a template: it has braces."""
     return "{" in column or "}" in column
 
 
@@ -58,7 +58,7 @@ def filled(template: str, values: Mapping[str, Any], where: str) -> str:
     """Return the text of a row; empty if all its values are.
 
     Args:
-        template: as in a recipe.
+        template: the template, as in a recipe.
         values: column → value.
         where: the row, for errors.
 

@@ -26,7 +26,7 @@ class Windows:
     window. An incomplete window at the end is dropped.
 
     Attributes:
-        blocks: of packed text, [n, S].
+        blocks: blocks of packed text, [n, S].
         stride: tokens by which a window moves on, 1 … S.
         end: id of the token that ends a document; a document that does not end in its block continues in the next.
     """

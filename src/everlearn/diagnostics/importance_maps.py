@@ -37,7 +37,7 @@ class Maps:
 
     Attributes:
         sites: "general" (if it was measured) and each learnt domain, in order → name of a site → [units] in [0, 1).
-        how: how the maps were normalised.
+        how: normalisation of the maps.
         grows: whether they accumulate over the domains.
     """
 

@@ -162,8 +162,8 @@ def repair(
         folder: new folder for the repaired model, in the form of ``save_pretrained``. Default: write nothing.
         on: the held-out set to which the budget applies. Default: the run's general text.
         text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
-        since: where the update begins: a domain, or `base`.
-        until: where it ends. Default: the last stage.
+        since: start of the update: a domain, or `base`.
+        until: its end. Default: the last stage.
         blocks: maximum blocks of each held-out set; half of those of the budgeted set are used for the search.
         sure: require the upper end of the loss's 95 % interval to be within the budget.
         reporter: shows progress; None for no output.

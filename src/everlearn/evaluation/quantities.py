@@ -168,7 +168,7 @@ def _per_step(formula: Formula) -> Formula:
 
 
 def _shares_forgotten() -> list[Quantity]:
-    """Return the quantities of both conventions, over all later steps and per step."""
+    """Return the shares forgotten in both conventions of the study: over all later steps, and per step."""
     quantities = []
     for key, formula in (("", _share_forgotten), ("_clipped", _share_forgotten_clipped)):
         title = "Share forgotten, clipped" if key else "Share forgotten"

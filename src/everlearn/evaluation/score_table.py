@@ -115,7 +115,7 @@ class ScoreTable(BaseModel):
     def own_stage(self, column: str) -> int | None:
         """Return the row after which a column's domain has just been learnt; None for general sets and later stages.
 
-        It is 0 for a domain that was not learnt at a row of its own, as where all were learnt together.
+        It is 0 for a domain without a row of its own, for example if all domains were learnt together.
         """
         if self.learnt_at is None:
             return self._stages.get((self.task_domains or {}).get(column, column))

@@ -45,7 +45,7 @@ CONSTANT, ALONE, POOL, MERGED = "constant", "alone", "pool", "merged"
 """Rows of score tables besides the base model's: the answers of one label, models of single domains, one of all, and
 the mean of the models of single domains."""
 Made = tuple[Results, dict[str, Any]]
-"""The results of a cell, and what the group `grid` of its file says of it beside its place in the grid."""
+"""The results of a cell, and what the group `grid` of its file records besides row, order and seed."""
 _DOCUMENTS = "documents.jsonl"
 
 
@@ -132,7 +132,7 @@ def always_the_most_frequent(task: EndTask) -> Cell:
 
 
 def none(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Score the base model, which is what there is at the end as well."""
+    """Score the base model; its scores count as those at the end too."""
     base = factory.base(job)
     recipe = base.recipe()
     results, board = _so_far(recipe, base), Board([BASE_ROW, BASE], recipe)
@@ -197,7 +197,7 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Made:
 
 
 def merged(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Average the weights of one model per domain, each trained from the base model; learnt is what these knew."""
+    """Average the weights of one model per domain, each trained from the base model; `learnt` is from these models."""
     parts = _alone(factory, job, place)
     model = parts[0].model_after(1)
     with torch.no_grad():
@@ -223,7 +223,7 @@ def merged(factory: RunFactory, job: Job, place: Path) -> Made:
 
 
 def _together(board: Board, parts: Sequence[ContinualLearner]) -> Results:
-    """Return the results of an arrangement that trained these runs, with what all of them took."""
+    """Return the results of an arrangement that trained these runs, with their total cost."""
     runs = [Results.load(part.folder.results_file) for part in parts]
     cost = Spent(
         seconds=sum(run.cost.seconds for run in runs),
@@ -236,7 +236,7 @@ def _together(board: Board, parts: Sequence[ContinualLearner]) -> Results:
 
 
 def _so_far(recipe: Recipe, folder: RunFolder) -> Results:
-    """Return the results of what a folder has measured, whether it has learnt anything or not."""
+    """Return the results of all scores in a folder, even if no domain is learnt yet."""
     return Outcome(recipe, folder).results(recipe.objective or "", recipe.run.notes)
 
 

@@ -36,7 +36,7 @@ def steps_of_sweep(tokens: int, recipe: Recipe, sets: Iterable[str]) -> int:
         sets: changes that are tried, `key=values` each.
 
     Raises:
-        RecipeError: as :func:`steps_of`; or a domain, or a change, has another number of tokens.
+        RecipeError: as in :func:`steps_of`; or a domain, or a change, has another number of tokens.
     """
     for key in (text.partition("=")[0] for text in sets):
         if key in _FIXED:

@@ -22,7 +22,7 @@ class NumberColumn:
 
     Attributes:
         number: its name.
-        title: what it is called.
+        title: name in tables.
         arrow: points to the better side; "" if neither is.
         scale: factor with which it is written: 100 for shares, in percent.
         places: number of decimals.
@@ -82,12 +82,12 @@ class NumberColumn:
 
 
 def known(columns: Iterable[NumberColumn], lines: Sequence[Line]) -> list[NumberColumn]:
-    """Return the columns whose number any row has."""
+    """Return the columns for which at least one row has a number."""
     return [column for column in columns if any(column.number in line.numbers for line in lines)]
 
 
 def of_metric(metric: str) -> tuple[NumberColumn, NumberColumn]:
-    """Return what is shown of a metric of end tasks: the mean at the end, and forgetting."""
+    """Return the columns of a metric of end tasks: the mean at the end, and forgetting."""
     title = METRICS[metric].title
     return NumberColumn(metric, title, UP), NumberColumn(f"{metric}_forgetting", f"{title} forgetting", DOWN)
 

@@ -31,7 +31,7 @@ def identity(template: GridTemplate, recipe: Recipe) -> dict[str, Any]:
 
     Args:
         template: the template, which may add facts.
-        recipe: of plain training on all domains.
+        recipe: recipe of plain training on all domains.
     """
     raw = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"method", "report", "run"})
     raw["domains"] = {domain["name"]: domain for domain in raw["domains"]}

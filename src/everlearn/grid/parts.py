@@ -56,7 +56,7 @@ class GridPart:
         return ()
 
     def columns(self) -> Sequence[FactColumn]:
-        """Return further columns of the table of what each row takes."""
+        """Return further columns of the table of costs."""
         return ()
 
     def last_tables(self) -> Sequence[Table]:
@@ -70,7 +70,7 @@ class GridPart:
 
 Make = Callable[[GridContents], GridPart | None]
 PARTS: Registry[Make] = Registry("grid_parts")
-"""Name → what makes the part of a page, or None where it has nothing to say; in the order of registration."""
+"""Name → what makes the part of a page, or None if it does not apply; in the order of registration."""
 _Make = TypeVar("_Make", bound=Make)
 
 

@@ -127,7 +127,7 @@ def differences(ours: Rows, theirs: Rows) -> dict[str, Difference]:
 
 
 def _columns(rows: Rows) -> dict[str, dict[Unit, float]]:
-    """Return number → its values by order and seed, in the order of the rows that have it."""
+    """Return for each number of the rows its values, by order and seed."""
     found: dict[str, dict[Unit, float]] = {}
     for unit, row in rows.items():
         for name, value in row.items():

@@ -31,7 +31,7 @@ def labels_of_the_model(
 
     Args:
         model: the model, in the mode in which it predicts.
-        batches: as from the objective's `collate`.
+        batches: batches from the objective's `collate`.
         objective: locates the labels and runs the model.
         seed: parts of the seed; row k of all batches samples from (seed, k), independently of the batch size.
     """

@@ -47,7 +47,7 @@ def general_importance(
         model: the model, at the weights to measure.
         batches: batches as collated by the objective.
         objective: provides the inputs of the model and the last hidden state.
-        sites: which units; None for all.
+        sites: sites of the units; None for all.
         reduce: see :func:`~everlearn.importance.units.unit_importance`.
         dropout: without it, as in the released code, the two passes are equal and the result is rounding noise.
         text: the text before masking (``plain_ids``) if a batch has it, or as the objective masked it.

@@ -36,7 +36,7 @@ def unit_importance(
         batches: dicts of tensors with one row per sample.
         per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
             that row alone.
-        sites: which units; None for all.
+        sites: sites of the units; None for all.
         reduce: `abs_per_sample` is the paper's (1/N) Σ_n |∂L_n/∂g| (eq. 3); `signed_sum` is Σ_n ∂L_n/∂g, whose absolute
             value is taken only after normalising; `signed_cumulative` is as in the released code: its gradients are
             never zeroed, so the mean gradient of batch k of S counts S − k + 1 times.

@@ -70,7 +70,7 @@ def write_merged(
     Args:
         folder: a new folder.
         way: the merging method.
-        models: as from :func:`~everlearn.merging.checkpoints.open_checkpoints`; the last one provides configuration,
+        models: from :func:`~everlearn.merging.checkpoints.open_checkpoints`; the last one provides configuration,
             tokenizer and dtype.
         base: their base model, if the method needs it.
         evidence: the measurements that the method reads.

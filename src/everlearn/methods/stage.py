@@ -151,7 +151,7 @@ class Stage:
 
     @property
     def first(self) -> bool:
-        """Whether this is the first domain of the stream."""
+        """Return whether this is the first domain of the stream."""
         return self.index == 1
 
     @property

@@ -56,17 +56,17 @@ class Weight:
 
     @property
     def adapted(self) -> bool:
-        """Whether adapters change it."""
+        """Return whether adapters change it."""
         return self.formula is not None
 
     @property
     def trained(self) -> bool:
-        """Whether training moves it."""
+        """Return whether training moves it."""
         return any(each.requires_grad for each in self.moved_by)
 
     @property
     def moved_by(self) -> tuple[nn.Parameter, ...]:
-        """What the optimizer steps on to move it."""
+        """Return the parameters that the optimizer updates to change it."""
         return self.sources if self.adapted else (self.parameter,)
 
     def value(self) -> Tensor:

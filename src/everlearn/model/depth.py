@@ -53,7 +53,7 @@ def depth_groups(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     head. So do output embeddings that are tied to the input embeddings, since the loss reaches them first in the head.
 
     Args:
-        model: as in :func:`layers_of`.
+        model: the model, as in :func:`layers_of`.
     """
     parameters = dict(model.named_parameters())
     stacks = layers_of(model)

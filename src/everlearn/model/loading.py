@@ -77,11 +77,11 @@ def _names_kernel(error: Exception) -> bool:
 
 
 def check_complete(path: str | Path, key: str = "model.path") -> None:
-    """See that a folder holds the files that its ``checksum.json`` lists; a hub's name and other folders pass.
+    """Check that a folder holds the files that its ``checksum.json`` lists; hub ids and other folders pass.
 
     Args:
-        path: of a model, as the recipe has it.
-        key: of the recipe.
+        path: path of a model, as in the recipe.
+        key: key of the recipe.
 
     Raises:
         ModelError: one is missing. If a ``fetch.py`` exists beside the folder, the message shows how to call it.
@@ -100,7 +100,7 @@ def check_is_no_run(path: str | Path, role: str) -> None:
     """Refuse the folder of a run, which holds a model for each stage and is none.
 
     Args:
-        path: of a model, as a user wrote it.
+        path: path of a model, as the user wrote it.
         role: the key or argument that names it, or what it is.
 
     Raises:
@@ -232,8 +232,8 @@ def empty_model(config: Any, **options: Any) -> PreTrainedModel:
     """Build the model of a configuration on the meta device: no weight is read or allocated.
 
     Args:
-        config: as :func:`load_config` returns it.
-        options: of ``from_config``.
+        config: the configuration that :func:`load_config` returns.
+        options: options of ``from_config``.
 
     Raises:
         ModelError: there is no such model, because the values of the configuration contradict each other.

@@ -1,4 +1,4 @@
-"""How logits follow from the last hidden state through the output head: checked and measured by one forward pass."""
+"""Check by one forward pass how logits follow from the last hidden state through the output head."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def hidden_scale(model: nn.Module, head: nn.Module) -> float:
 
 
 def check_head(model: nn.Module, first: nn.Module, last: nn.Module, bias: Tensor | None, cap: float | None) -> None:
-    """See once that logits are the outputs of the head, but for a bias, a cap or a scale; and measure the scales.
+    """Check once that logits are the outputs of the head, apart from bias, cap and scale; measure the scales.
 
     Heads of registered architectures are known, and a model on the meta device has no numbers: both pass.
 

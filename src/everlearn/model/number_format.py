@@ -53,7 +53,7 @@ def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _named(raw: Any, dtype: str) -> Any:
-    """Return a configuration that names the format wherever it names one."""
+    """Return a configuration with the new format wherever it names one."""
     if not isinstance(raw, dict):
         return raw
     return {key: dtype if key in _KEYS and value is not None else _named(value, dtype) for key, value in raw.items()}

@@ -156,7 +156,7 @@ class Objective:
 
     @property
     def leaks(self) -> bool:
-        """Whether documents that share a packed row see each other."""
+        """Return whether documents that share a packed row see each other."""
         return not self.isolate
 
     @property
@@ -181,7 +181,7 @@ class Objective:
 
         Args:
             model: the model, wrapped for distributed training or not.
-            batch: as from :meth:`collate`, on the device of the model.
+            batch: a batch from :meth:`collate`, on the device of the model.
             views: extra rows; their inputs have the keys and lengths of the batch's.
         """
         inputs, labels = self.inputs(batch), batch["labels"]
@@ -522,7 +522,7 @@ def make_objective(
 
 
 def decoder_start(model: nn.Module) -> int:
-    """Return the first token of an answer in an encoder-decoder; where there is no such key, the decoder's first token.
+    """Return the first token of an answer in an encoder-decoder, or the decoder's first token if none is configured.
 
     Raises:
         ModelError: the configuration leaves it open.
@@ -539,7 +539,7 @@ def decoder_start(model: nn.Module) -> int:
 
 
 def _where_labelled(blocks: Sequence[Block]) -> Batch:
-    """Return a decoder's batch of packed blocks that is learnt where a block has labels; one without, everywhere."""
+    """Return a decoder's batch of packed blocks, with loss at a block's labels, or everywhere if it has none."""
     ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
     segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
     learnt = [block.get("labels", block["input_ids"])[1:] for block in blocks]

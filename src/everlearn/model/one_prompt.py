@@ -21,7 +21,7 @@ PER_TOKEN = ("torch.", "transformers.", "peft.tuners.lora.", "bitsandbytes.")
 
 
 def can_share_prompts(model: nn.Module, length: int) -> bool:
-    """Whether a pass may hold several texts after one prompt.
+    """Return whether a pass may hold several texts after one prompt.
 
     What a method adds may look at a row as a whole, so it must say that it does not (`shares_prompts`). Attention must
     take any mask and use only the positions that it gets, over all of the `length` tokens of prompt and text; and
@@ -52,7 +52,7 @@ def _hooks(module: nn.Module) -> list[Any]:
 
 
 def after_one_prompt(prompt: int, texts: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
-    """Who sees whom in a row that holds a prompt and the texts after it.
+    """Return the attention pattern of a row with a prompt and several texts after it.
 
     Args:
         prompt: tokens of the prompt.

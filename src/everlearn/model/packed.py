@@ -21,7 +21,7 @@ PADDING = -1
 
 
 def documents(given: Mapping[str, Any]) -> Tensor:
-    """Return the document number of each token of a pass, [B, S]; a document ends where positions do not count on."""
+    """Return the document number of each token of a pass, [B, S]; a document ends where positions stop counting up."""
     text: Tensor = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
     document = torch.zeros(text.shape[:2], dtype=torch.long, device=text.device)
     positions, mask = given.get("position_ids"), given.get("attention_mask")

@@ -31,7 +31,7 @@ class PeftAdapter:
     """The difference between the model of a stage and the base model.
 
     Attributes:
-        config: as in PEFT; it does not name the base model.
+        config: PEFT's configuration, without the base model's name.
         tensors: by PEFT's names, as from ``get_peft_model_state_dict``.
         alone: whether it replaces the model of the stage instead of being stored beside it.
     """

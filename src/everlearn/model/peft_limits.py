@@ -17,7 +17,7 @@ def refused_by_peft(model: nn.Module, path: str) -> str:
 
     Args:
         model: a plain model.
-        path: of the layer.
+        path: path of the layer.
     """
     leaf = path.rpartition(".")[2]
     if config_of(model).model_type in _STATE_SPACE and leaf in _FUSED_IN_KERNELS:

@@ -57,7 +57,7 @@ def quantised(model: PreTrainedModel, options: Mapping[str, Any], device: torch.
 
     Args:
         model: a model in memory, which is not changed.
-        options: as in :func:`check_options`.
+        options: the options, as in :func:`check_options`.
         device: the device of the copy.
 
     Raises:

@@ -20,8 +20,8 @@ def router_loss(output: Any, config: Any) -> Tensor | None:
     A model computes it where its configuration has ``output_router_logits``, as in transformers' own training.
 
     Args:
-        output: of the model.
-        config: of its text model.
+        output: output of the model.
+        config: config of its text model.
     """
     loss = getattr(output, "aux_loss", None)
     coefficient = float(getattr(config, "router_aux_loss_coef", 0) or 0)
@@ -32,7 +32,7 @@ def router_note(config: Any) -> str | None:
     """Return what becomes of the balance of the experts in training; None for a model without experts.
 
     Args:
-        config: of a text model.
+        config: config of a text model.
     """
     if not has_experts(config):
         return None

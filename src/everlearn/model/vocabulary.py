@@ -163,7 +163,7 @@ def grow(
         before: the tokenizer without the new tokens.
         after: the tokenizer with them.
         added: the new tokens.
-        initialise: as in :func:`extend_vocabulary`.
+        initialise: initial values, as in :func:`extend_vocabulary`.
     """
     old, new = before.get_vocab(), after.get_vocab()
     size, rows = 1 + max(new.values()), len(_table(model.get_input_embeddings()))

@@ -24,7 +24,7 @@ class Blocks(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Iterable[int]) -> list[dict[str, Any]]:
-        """Blocks by number."""
+        """Return blocks by their numbers."""
 
 
 class BlockLosses(NamedTuple):
@@ -43,13 +43,13 @@ class BlockLosses(NamedTuple):
     content_items: NDArray[np.int64] | None = None
 
     def part(self, start: int, stop: int) -> BlockLosses:
-        """Of some of the blocks."""
+        """Return the losses of some of the blocks."""
         columns: list[Any] = [None if each is None else each[start:stop] for each in self]
         return BlockLosses(*columns)
 
     @classmethod
     def joined(cls, parts: Sequence[BlockLosses]) -> BlockLosses:
-        """Of blocks behind each other."""
+        """Return the losses of several parts, concatenated."""
         columns = zip(*parts, strict=True)
         found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
         return cls(*found)
@@ -66,7 +66,7 @@ def block_losses(
     bf16: bool = False,
     progress: Advance | None = None,
 ) -> BlockLosses:
-    """:func:`losses_of` one model; `device` is the model's own when left out."""
+    """Return :func:`losses_of` one model; `device` is the model's own when left out."""
     device = torch.device(device) if device is not None else next(model.parameters()).device
     return losses_of(
         Checkpoint(model, objective),
@@ -102,7 +102,7 @@ def losses_of(
         blocks: the held-out set.
         objective: collates.
         batch_size: blocks per forward pass.
-        device: where batches go.
+        device: device of the batches.
         max_blocks: score the first this many only.
         bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 either way.
         progress: called with the number of completed blocks.
@@ -136,8 +136,8 @@ def batch_losses(
         predictor: at rest (:func:`everlearn.predictors.predictor.at_rest`).
         batch: on the device.
         objective: counts the labels.
-        without_content: of each row the tokens that are no content, bool [B, V]; sums over its other labels are wanted
-            too.
+        without_content: for each row, the tokens that are not content, bool [B, V]; sums over the other labels are
+            returned too.
     """
     count = objective.items(batch).to(torch.int64)
     items = count.cpu().numpy()

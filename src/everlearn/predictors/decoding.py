@@ -76,7 +76,7 @@ class Ending:
 
 
 def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
-    """Where uniform numbers in [0, 1), [B, 1], fall in distributions [B, K]: indices [B, 1]."""
+    """Return the indices, [B, 1], at which uniform numbers in [0, 1), [B, 1], fall in distributions [B, K]."""
     upto = probabilities.cumsum(-1)
     within = numbers.to(upto) * upto[:, -1:]  # a sum of many is not quite 1
     return torch.searchsorted(upto, within, right=True).clamp(max=upto.shape[1] - 1)

@@ -58,7 +58,7 @@ def geometric(likely: Tensor) -> Tensor:
 
 
 def mixed(likely: Tensor, mix: Mix) -> Tensor:
-    """From log-probabilities [M, …, outcomes] to those of the ensemble, […, outcomes]."""
+    """Return the ensemble's log-probabilities, […, outcomes], from those of the members, [M, …, outcomes]."""
     if mix == "geometric":
         return geometric(likely)
     entropy = torch.special.entr(likely.exp()).sum(-1)

@@ -26,7 +26,7 @@ class TextRouter(Predictor):
 
     Attributes:
         members: the predictors to choose from.
-        objective: of the run; says how a text is scored.
+        objective: objective of the run, which scores a text.
         choosers: language models of the members, in their order, where the members have become classifiers; the members
             themselves when left out.
         classifies: the predictor that is fine-tuned in place of all members.
@@ -115,7 +115,7 @@ def texts_of(ids: Tensor, real: Tensor, objective: Objective) -> Iterator[Batch]
     Args:
         ids: rows that are padded on either side, [B, S].
         real: mask of the tokens that are not padding, [B, S].
-        objective: of the run; one that masks masks each row as if it were the row of that number.
+        objective: objective of the run; if it masks, it masks each row by its number.
     """
     if isinstance(objective, Masked):  # one row after the other: rows of a masked batch are equally long
         for number, (row, kept) in enumerate(zip(ids, real, strict=True)):

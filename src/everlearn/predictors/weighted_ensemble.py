@@ -33,8 +33,8 @@ class PerplexityEnsemble(Predictor):
 
     Attributes:
         members: the predictors, at least one.
-        objective: of the run; says how a text is scored.
-        temperature: of the weights; 0 lets the least perplexed answer alone (equals share).
+        objective: objective of the run, which scores a text.
+        temperature: temperature of the weights; with 0 only the least perplexed model answers (equal ones share).
         choosers: language models of the members, in their order, where the members have become classifiers; the members
             themselves when left out.
     """
@@ -117,7 +117,7 @@ class PerplexityEnsemble(Predictor):
 
 
 def _first(batch: Batch) -> Tensor:
-    """Where the document of each token begins, [B, S]: in packed rows documents are where positions count on."""
+    """Return the start of each token's document, [B, S]; in packed rows a document ends where positions restart."""
     ids, places = batch["input_ids"], batch.get("position_ids")
     index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     begins = torch.zeros_like(index)

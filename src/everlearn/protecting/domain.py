@@ -56,7 +56,7 @@ class ProtectedDomain:
         seed: seed of measurements and of replay.
         held_out: text that is scored before and after.
         general: text that methods measure general knowledge on.
-        flattening: how to have the collator make a row of each example.
+        flattening: how to make the collator put each example into its own row.
         bf16: whether text is scored in bfloat16.
     """
 

@@ -1,4 +1,4 @@
-"""Which objective reads the batches of another trainer."""
+"""Select the objective that reads the batches of another trainer."""
 
 from __future__ import annotations
 

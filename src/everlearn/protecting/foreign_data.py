@@ -65,7 +65,7 @@ class Examples(BlockSource):
 
     @property
     def keepable(self) -> bool:
-        """Whether a method can store examples: mappings of names to integers or lists of integers only."""
+        """Return whether a method can store examples: mappings of names to integers or lists of integers only."""
         block = as_block(self.first)
         return isinstance(block, dict) and all(isinstance(value, np.ndarray) for value in block.values())
 

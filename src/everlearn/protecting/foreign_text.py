@@ -95,7 +95,7 @@ class Theirs(Objective):
         return converted if count == len(blocks) else self._apart(blocks)
 
     def check_measurable(self, batch: Batch) -> None:
-        """Raise ``MethodError`` if measurements on such batches would say nothing; it may run the model."""
+        """Raise ``MethodError`` if measurements on such batches would be meaningless; it may run the model."""
 
     def flattens(self, blocks: Sequence[Block]) -> bool:
         """Return whether the collator puts several examples into one row (padding-free batches)."""

@@ -157,7 +157,7 @@ def rows_of_text(
     """Return the rows of a text, packed, with the encoder and the packer, which counts what it was given.
 
     Args:
-        place: where the text was given, for error messages.
+        place: origin of the text, for error messages.
         text: texts or files.
         objective: the objective of plain text.
         model: the model, which bounds the tokens of a row.
@@ -228,7 +228,7 @@ def _paths(place: str, listed: Sequence[str | Path]) -> Sequence[str | Path] | N
 
 
 def _names_a_file(text: str) -> bool:
-    """Whether a string is a path: it has the ending of a file of text, and no blank in it, or such a file exists."""
+    """Return whether a string names a file: it ends like a text file and has no blank, or such a file exists."""
     if not text.lower().endswith((*FORMATS, *COMPRESSIONS)):
         return False
     return not re.search(r"\s", text) or os.path.isfile(text)  # of a text too long for a path it is false

@@ -109,7 +109,7 @@ class ProtectedLoop:
         Under gradient accumulation, divide it like your own.
 
         Args:
-            batch: as from the collator, on the device of the model.
+            batch: a batch from the collator, on the device of the model.
         """
         self._inside("loss")
         if not self._taken and self._data is not self._domain.examples.dataset:

@@ -28,7 +28,7 @@ _BYPASSED = (
     "not called. Override it in a subclass, before `protect`; a `training_step` of your own calls `self.compute_loss`."
 )
 FOLDER = "everlearn"
-"""Of the methods' memory inside a checkpoint."""
+"""Folder of the methods' memory inside a checkpoint."""
 
 if TYPE_CHECKING:
     _Base = Trainer

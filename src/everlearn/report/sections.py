@@ -22,13 +22,13 @@ class Section:
 
     Attributes:
         title: title of the section.
-        aside: how to read it.
+        aside: a remark on how to read it.
         plates: figures.
         tables: tables, which are also shown on a terminal.
         legend: legend of the figures: name, glyph, rank.
-        layout: how the figures are laid out: "wide", "pairs", or "" for as many in a row as there is room for.
+        layout: layout of the figures: "wide", "pairs", or "" for as many side by side as fit.
         parts: parts of the section, after its own figures and tables.
-        folded: as a part: whether only its title is shown at first.
+        folded: whether a part is collapsed to its title at first.
     """
 
     title: str

@@ -41,7 +41,7 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
 
 
 def _leaked(comparison: Comparison) -> list[str]:
-    """Say what of this verdict is about text that was learnt."""
+    """Name the held-out texts of this verdict that occur in training text."""
     worst = sorted(comparison.leaked.items(), key=lambda each: -each[1])
     if not worst:
         return []

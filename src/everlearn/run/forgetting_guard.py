@@ -40,7 +40,7 @@ class Decisions:
     Attributes:
         best: each step that was the best when it was measured, with its score (None without held-out text of the
             domain), and the tokens and seconds spent by then.
-        lowered: how often the learning rate was lowered.
+        lowered: number of times that the learning rate was lowered.
         end: the step with whose weights the domain ends; None while it is trained.
         tokens: tokens of steps that were taken back.
         seconds: their time.
@@ -86,8 +86,8 @@ class ForgettingGuard:
     """Judge the scores inside one domain, and say where its training begins and ends.
 
     Args:
-        recipe: of the run; it has `stop`.
-        folder: of the run.
+        recipe: recipe of the run, with `stop`.
+        folder: folder of the run.
         index: number of the domain, from 1.
         writes: whether this process writes; all processes decide the same.
     """
@@ -133,7 +133,7 @@ class ForgettingGuard:
         """Return the facts of the finished domain, with the discarded steps and the events.
 
         Args:
-            facts: of the training up to the last step that counts.
+            facts: facts of the training up to the last step that was kept.
             planned: steps that the domain would have had.
         """
         spent = {"tokens": facts["tokens"] + self.state.tokens}

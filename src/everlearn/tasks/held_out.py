@@ -43,8 +43,8 @@ def without_content(blocks: PackedBlocks, tokenizer: PreTrainedTokenizerBase, fr
 
     Args:
         blocks: the set; only labels are counted: the answers, if there are any.
-        tokenizer: of the model.
-        frequent: how many of the set's types count as frequent; of equally frequent ones the lower ids.
+        tokenizer: the model's tokenizer.
+        frequent: number of the set's types that count as frequent; ties are resolved in favour of lower ids.
     """
     column = blocks.arrays.get("labels", blocks.arrays["input_ids"])
     ids = np.asarray(column.values if isinstance(column, Ragged) else column).ravel()

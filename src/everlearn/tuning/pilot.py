@@ -34,7 +34,7 @@ class Trial:
     Attributes:
         row: name of the row.
         number: in the row, from 0.
-        learning_rate: that was drawn.
+        learning_rate: the learning rate that was drawn.
         methods: the methods in recipe form, with the drawn options.
         drawn: option → value.
         state: `running`; `complete`; `stopped` early; `failed`, where its training broke down.
@@ -42,8 +42,8 @@ class Trial:
         learnt: right after its stage, mean over the domains; in bits per byte, like all that follows.
         forgotten: by the end, mean over the earlier domains.
         gained: at the end, mean over the domains, with its 95 % interval.
-        drift: of general text, mean over the general sets.
-        seconds: that it took.
+        drift: general drift, the mean over the general sets.
+        seconds: duration.
         why: it failed.
     """
 
@@ -94,8 +94,8 @@ def shortened(recipe: Recipe, share: float, steps: Mapping[str, int]) -> dict[st
     """Return a recipe for pilots: fewer steps of each domain, held-out text alone, nothing kept.
 
     Args:
-        recipe: of the user.
-        share: of the steps.
+        recipe: the user's recipe.
+        share: share of the recipe's steps.
         steps: domain → its steps in the whole run.
     """
     raw = recipe.model_dump(mode="json")
@@ -118,7 +118,7 @@ def with_rate(raw: Mapping[str, Any], rate: float, before: float) -> dict[str, A
     Args:
         raw: the recipe as plain data.
         rate: the learning rate.
-        before: that of the recipe.
+        before: the recipe's learning rate.
     """
     domains = []
     for domain in raw["domains"]:
@@ -139,7 +139,7 @@ class Pilot(ContinualLearner):
     """A run that asks after each domain whether to learn the next one.
 
     Args:
-        recipe: of the run.
+        recipe: recipe of the run.
         ask: called with the index of a domain; returns whether to continue.
         reporter: receives progress messages.
     """
@@ -254,7 +254,7 @@ def expected_best(scores: Sequence[float]) -> list[float]:
     """Return the expected score of the best of 1, 2, … n trials that are drawn from these n, with replacement.
 
     With the scores in ascending order the best of k is the i-th with probability (i/n)^k − ((i−1)/n)^k (Dodge et al.
-    2019, arXiv 1909.03004, eq. 3). A row of which more was tried has no advantage at k trials.
+    2019, arXiv 1909.03004, eq. 3). So rows with different numbers of trials can be compared at k trials.
     """
     ordered, n = sorted(scores), len(scores)
     return [

@@ -40,10 +40,10 @@ class Found:
     """The result of a search.
 
     Attributes:
-        recipe: of the user.
+        recipe: the user's recipe.
         rows: plain training first.
         trials: by row, in the order of their draws.
-        share: of the steps that pilots take.
+        share: share of the recipe's steps that pilots take.
         tolerate: bits per byte that general text may lose.
         asked: requested number of trials of each row.
     """
@@ -57,7 +57,7 @@ class Found:
 
     @property
     def every(self) -> list[Trial]:
-        """All trials."""
+        """Return all trials."""
         return [trial for trials in self.trials.values() for trial in trials]
 
     @property
@@ -85,10 +85,10 @@ class Tuner:
     """Pilots of one recipe.
 
     Args:
-        recipe: of the user.
+        recipe: the user's recipe.
         methods: rows beside plain training, as `everlearn sweep` reads them; None for the recipe's own.
-        trials: of each row.
-        share: of the recipe's steps that a pilot takes.
+        trials: number of trials of each row.
+        share: share of the recipe's steps that a pilot takes.
         place: folder of the search: one file a trial, and the runs at work.
         reporter: receives progress messages.
 
@@ -117,7 +117,7 @@ class Tuner:
         """Run the trials that are missing, a round of all rows after the other.
 
         Args:
-            minutes: of the trials' own time in all calls, after which no further round begins.
+            minutes: time of the trials in all calls, after which no further round starts.
 
         Raises:
             EverlearnError: the recipe cannot be run.

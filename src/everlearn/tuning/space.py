@@ -26,7 +26,7 @@ class Draw:
     Attributes:
         method: position of the method in the row; None for the learning rate.
         option: its name.
-        range: where it is drawn from.
+        range: range of the draw.
         value: the recipe's.
     """
 
@@ -41,9 +41,9 @@ class Candidate:
     """Methods that are searched together.
 
     Attributes:
-        name: as a file is called.
-        title: as tables write it.
-        methods: as a recipe has them.
+        name: name for files.
+        title: name in tables.
+        methods: the methods, in the form of a recipe.
         draws: the dimensions; the learning rate first.
     """
 
@@ -54,7 +54,7 @@ class Candidate:
 
     @property
     def plain(self) -> bool:
-        """Whether it is plain training, which appears as a curve over learning rates."""
+        """Return whether it is plain training, which appears as a curve over learning rates."""
         return [method["name"] for method in self.methods] == [PLAIN]
 
     def at(self, point: Sequence[float]) -> tuple[float, list[dict[str, Any]], dict[str, Any]]:
@@ -86,7 +86,7 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
     """Return plain training and the rows that are searched.
 
     Args:
-        recipe: of the user; its learning rate is the middle of the range.
+        recipe: the user's recipe; its learning rate is the middle of the range.
         methods: with commas between them, as `everlearn sweep` reads them; None for the recipe's own.
 
     Raises:

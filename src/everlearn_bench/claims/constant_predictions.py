@@ -1,4 +1,4 @@
-"""End tasks that decide nothing, because runs end with one label for everything."""
+"""Find end tasks that cannot tell methods apart, because runs end with one label for everything."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from everlearn.wording import count
 End = tuple[float, float | None]
 """Accuracy and macro-F1; None where the task has no labels."""
 DEGENERATE = 0.5
-"""A task is named when a larger share of the runs ends like that."""
+"""Share of runs that end like that, above which a task is named."""
 
 
 def constant_table(cells: Sequence[Run]) -> Table | None:
-    """How many runs end, on each end task, with exactly the scores of one label as the answer to everything.
+    """Count the runs that end, on each end task, with exactly the scores of always answering one label.
 
-    None without an entry that gives such answers. Where it does not say how often each label is right, the label is the
-    most frequent one. Of several fine-tunings their mean is compared.
+    None without the row `constant`, which gives such answers. If that row does not record how often each label is
+    right, only the most frequent label is used. With several fine-tunings their mean is compared.
     """
     learnt = [cell for cell in cells if cell.grid.order is not None] or cells
     asked = next((within(cell, learnt) for cell in cells if cell.grid.row == CONSTANT), None)
@@ -42,8 +42,8 @@ def constant_table(cells: Sequence[Run]) -> Table | None:
     caption = _caption(every, all(shares.get(task) for task in known))
     if named:
         caption += (
-            f" Degenerate: {', '.join(named)}. Such a task cannot tell methods apart. It stays in every mean above, "
-            "where it draws differences and forgetting rates towards 0."
+            f" Degenerate: {', '.join(named)}. Such a task cannot tell methods apart. It still counts in every mean "
+            "above, and reduces differences and forgetting rates."
         )
     return Table("Runs that end with one label for everything", ("End task", "Runs", "of"), tuple(rows), caption)
 
@@ -56,16 +56,16 @@ def _ends(run: Run) -> dict[str, End]:
 
 def _caption(ends: Sequence[End], any_label: bool) -> str:
     """Return the caption of the table."""
-    label = "one of the labels, whichever it is" if any_label else "the most frequent label of the training part"
+    label = "the same label" if any_label else "the most frequent label of the training part"
     with_f1 = {f1 is not None for _, f1 in ends}
     if with_f1 == {True}:
-        return f"Counted where accuracy and macro-F1 both are those of {label}."
+        return f"Counts runs whose accuracy and macro-F1 both equal those of always giving {label}."
     scores = "accuracy, and macro-F1 of runs that have it," if True in with_f1 else "accuracy"
-    return f"Counted where {scores} is exactly that of {label}; other answers may have the same accuracy by chance."
+    return f"Counts runs whose {scores} equals that of always giving {label}; other answers may match it by chance."
 
 
 def _single_labels(constant: End, shares: Sequence[float]) -> list[End]:
-    """Accuracy and macro-F1 of labels, each as the answer to everything; without those that are never right."""
+    """Return accuracy and macro-F1 of always answering each label; labels that are never right are left out."""
     if not shares:
         return [constant]
     # A label of share q has precision q and recall 1; the F1 of the others is 0.

@@ -40,7 +40,7 @@ class CrossedMean:
         return self.value - reach, self.value + reach
 
     def p_value(self, at: float = 0.0) -> float | None:
-        """Two-sided, of the true mean being `at`; below 0.05 exactly where the 95 % interval excludes it."""
+        """Return the two-sided p-value of a mean of `at`; below 0.05 exactly if the 95 % interval excludes it."""
         if self.error is None:
             return None
         distance = abs(self.value - at)

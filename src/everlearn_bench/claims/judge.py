@@ -20,7 +20,7 @@ SIGNIFICANT = 0.05
 RUNS = 3
 """No verdict rests on fewer: with two, the noise of runs can find a difference in one of six cases without any."""
 Sampled = Callable[[Rows], CrossedMean]
-"""How the mean of differences is taken: what of them is a sample."""
+"""How the mean of differences is computed, by what is treated as a sample."""
 Verdict = Literal["holds here", "does not hold here", "not decidable at this size", "not measured yet"]
 HOLDS: Verdict = "holds here"
 FAILS: Verdict = "does not hold here"
@@ -63,7 +63,7 @@ class Judged:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict over the published comparisons.
+        """Return the verdict over the published comparisons.
 
         The claim holds if all of them hold, and fails if one is contradicted after correction for their number.
         """
@@ -87,12 +87,12 @@ def parts(run: Run, number: Number) -> dict[str, float]:
 
 
 def tasks_and_runs(rows: Rows) -> CrossedMean:
-    """Tasks and runs both are samples: about tasks in general."""
+    """Return the mean with both tasks and runs as samples: for a verdict on tasks in general."""
     return crossed_mean(list(rows.values()))
 
 
 SAMPLED: dict[str, Sampled] = {"tasks in general": tasks_and_runs, "these tasks": mean_of_these}
-"""What a verdict is about, and how it is found; the first is the one that every page has."""
+"""Scope of a verdict → how the mean is computed; every page has the first one."""
 
 
 def ask(cells: Sequence[Run], question: ClaimQuestion, sampled: Sampled = tasks_and_runs) -> Finding:
@@ -145,7 +145,7 @@ def verdict(question: ClaimQuestion, interval: tuple[float, float] | None, runs:
 
 
 def judge(cells: Sequence[Run], claims: Sequence[Claim], sampled: Sampled = tasks_and_runs) -> list[Judged]:
-    """Judge claims from whatever cells there are."""
+    """Judge claims from the available cells."""
     judged = []
     for claim in claims:
         found = [ask(cells, question, sampled) for question in claim.questions]

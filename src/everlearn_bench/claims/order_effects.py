@@ -45,7 +45,7 @@ def order_effects(shown: GridContents) -> GridPart | None:
 
 
 def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
-    """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order.
+    """Return both analyses, of end tasks if there are any, else of held-out text; empty without a run in an order.
 
     One domain has no order, and of fewer than four the first two and the last two overlap.
     """
@@ -72,12 +72,12 @@ def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
 
 
 def order_table(cells: Sequence[Run], number: Number, title: str) -> Table:
-    """Entry × order: the mean over seeds, and how far it spreads over orders and over seeds.
+    """Make a table of row × order: the mean over seeds, and its spread over orders and over seeds.
 
     Args:
-        cells: those with an order.
-        number: which.
-        title: how it is called.
+        cells: cells with an order.
+        number: the number to show.
+        title: its name.
     """
     orders = sorted({order for cell in cells if (order := cell.grid.order) is not None})
     scale, places = _scale(number)
@@ -95,12 +95,12 @@ def order_table(cells: Sequence[Run], number: Number, title: str) -> Table:
         found = [TableCell(fmt.fixed(means.get(order), places), _runs(by_order.get(order, []))) for order in orders]
         rows.append((name, (*found, TableCell(fmt.fixed(between, places)), TableCell(fmt.fixed(spread, places)))))
     caption = (
-        "Means over seeds; in brackets the number of runs. Spread: standard deviation of these means over orders, and "
-        "of single runs over the seeds of an order. With n seeds an order, chance alone makes means spread by the "
-        "second divided by √n."
+        "Means over seeds, with the number of runs in brackets. The spread over orders is the standard deviation of "
+        "these means; the spread over seeds is that of single runs within an order. With n seeds per order, chance "
+        "alone spreads the means over orders by the spread over seeds divided by √n."
     )
     if len(orders) == 1:
-        caption = f"One order only so far ({orders[0]}): nothing can be said about the effect of the order. {caption}"
+        caption = f"One order only so far ({orders[0]}), so the effect of the order is unknown. {caption}"
     header = ("Method", *(f"order {order}" for order in orders), "spread over orders", "spread over seeds")
     return Table(f"Effect of the order: {title}", header, tuple(rows), caption)
 
@@ -109,9 +109,9 @@ def ends_table(cells: Sequence[Run], number: Number, unit: str) -> Table:
     """Compare the first two domains with the last two: end score, gain over the base model, change since learnt.
 
     Args:
-        cells: those with an order.
+        cells: cells with an order.
         number: ``f1``, ``accuracy`` or ``bits``.
-        unit: of the numbers, as the title says it.
+        unit: unit of the numbers, for the title.
     """
     scale, places = _scale(number)
 
@@ -144,9 +144,9 @@ def ends_table(cells: Sequence[Run], number: Number, unit: str) -> Table:
             found.append(TableCell(fmt.fixed(mean, places, signed=position > 1), spread))
         rows.append((name, tuple(found)))
     caption = (
-        "Means over runs ± standard deviation of single runs. Tasks differ in difficulty: with few orders compare "
-        "methods within a column, and gains over the base model across columns, not end scores. Nothing follows the "
-        "last domain, so that half of the last column is 0 by definition."
+        "Means over runs ± standard deviation of single runs. Tasks differ in difficulty. With few orders, compare end "
+        "scores only between methods in a column; across columns, compare gains over the base model. Nothing follows "
+        "the last domain, so its change since learnt is 0 by definition, and it is half of the last column."
     )
     return Table(
         f"First two against last two domains ({unit})", ("Method", *(n for n, _ in columns)), tuple(rows), caption

@@ -1,4 +1,4 @@
-"""The page of claims, in Markdown: the verdicts, then for each claim the comparisons that they rest on."""
+"""Write the page of claims in Markdown: the verdicts, then the comparisons of each claim."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ def page(
         beside = these[number - 1] if these else None
         parts.append(markdown_table(claim_table(number, each, titles, beside), 3))
     if (constant := constant_table(cells)) is not None:
-        parts += ["## What the end tasks can tell", markdown_table(constant, 3)]
+        parts += ["## Which end tasks can tell methods apart", markdown_table(constant, 3)]
     effects = effect_tables(cells, suite)
-    parts.append("## The place in the stream")
+    parts.append("## Effects of the order")
     parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]
     return "\n\n".join(parts) + "\n"
 
 
 def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
-    """One line a claim; with `these` a second verdict."""
+    """Make a table with a line for each claim; `these` adds a second verdict."""
     verdicts = (HOLDS, FAILS, OPEN, MISSING)
     rows = []
     for number, each in enumerate(judged, 1):
@@ -114,10 +114,10 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
     asked = sum(len(each.findings) for each in judged)
     ours = any(not finding.question.published for each in judged for finding in each.findings)
     of, with_ours = (" of F1 and accuracy", ", bits per byte included") if ours else ("", "")
-    of += ", as they are for tasks in general" if these else ""
+    of += ", by their verdict for tasks in general" if these else ""
     caption = (
-        f"The last four columns count the claim's comparisons{of}. {asked} comparisons in all{with_ours}; {tested} "
-        "have a p-value so far."
+        f"The last four columns count each claim's comparisons{of}. There are {asked} comparisons in "
+        f"all{with_ours}; {tested} have a p-value so far."
     )
     said = [f"Verdict for {about}" for about in SAMPLED] if these else ["Verdict"]
     return Table("Verdicts", ("Claim", *said, *verdicts), tuple(rows), caption)
@@ -173,7 +173,7 @@ def _orders(numbers: tuple[int, ...] | None) -> str:
 
 
 def _scale(asked: ClaimQuestion) -> tuple[float, int]:
-    """Scores are shown in points, bits as they are; and with how many decimals."""
+    """Return the factor and the decimals with which a number is shown: scores in points, bits unchanged."""
     return (1.0, 4) if asked.number in (*TRANSFER, "drift") or not asked.published else (100.0, 2)
 
 
@@ -191,10 +191,10 @@ def _measured(cells: Sequence[Run]) -> str:
     told = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.domain_id_at_test)
     kept = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.old_data)
     facts = [
-        ("Runs", f"{len(cells)}, of {count(len({cell.grid.row for cell in cells}), 'entry')}"),
+        ("Runs", f"{len(cells)}, of {count(len({cell.grid.row for cell in cells}), 'row')}"),
         ("Orders", _numbers(cell.grid.order for cell in cells)),
         ("Seeds of training", _numbers(cell.grid.seed for cell in cells)),
-        ("Told at test where a text comes from", ", ".join(told) or "none"),
+        ("Know the domain of a text at test", ", ".join(told) or "none"),
         ("Keep text of earlier domains", ", ".join(kept) or "none"),
         *shared,
     ]
@@ -207,7 +207,7 @@ def _numbers(of: Iterable[int | None]) -> str:
 
 
 def _every_row_has_its_own(key: str, trained: Sequence[Run]) -> bool:
-    """Whether nothing was trained with a setting, such as the learning rate: every row replaces it by its own."""
+    """Return whether every row overrides a setting, such as the learning rate, so that its shared value is unused."""
     return bool(trained) and all(key in cell.grid.options for cell in trained)
 
 

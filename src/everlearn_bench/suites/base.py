@@ -58,8 +58,8 @@ class Suite(GridTemplate):
         recipe_file: the template, in the folder of the class or of a base class.
         published: published numbers.
         claims: claims of a paper about measurements on this suite.
-        sources: where its data can be fetched (``--data fetch``).
-        by_hand: where to get data that cannot be fetched.
+        sources: files that ``--data fetch`` downloads.
+        by_hand: instructions for getting data that cannot be fetched.
         cache: name of its folder in the user's cache; its own name if empty.
         overlay: the changes of the user.
         config: the keys of `suite:` in it.

@@ -17,13 +17,27 @@ domain."""
 TRANSFER: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward", "late")
 """Of the causal study, in bits per byte: differences of log-perplexities, which its paper has."""
 Relation = Literal["above", "below", "within"]
+IN_GENERAL = """\
+* The **verdict for tasks in general** treats both tasks and runs as samples, so it is about other seeds and other
+  similar tasks. The test is min F′ of Clark (1973); the [claims of the DAS paper](claims.md) have the formula and the
+  error rates."""
+"""How the first verdict is found, for the page of claims that have both."""
 THESE_TASKS = """\
-* The **verdict for these tasks** takes the tasks and orders as they are; seeds are the only sample. With y the mean
-  difference over the tasks of a run, the estimate is the mean over orders of their means over seeds,
-  m = (1/O) Σ ȳ_o. The variance of single runs, s² = Σ_o Σ_s (y_os − ȳ_o)² / (R − O) over R runs of O orders, is taken
-  to be the same in every order, so m has the variance (1/O²) Σ s²/n_o, and Student's t with R − O degrees of freedom
-  gives interval and p. It says nothing of another task or order."""
+* The **verdict for these tasks** treats the tasks and orders as fixed, and only seeds as a sample. It does not apply
+  to other tasks or orders. Let y be the mean difference over the tasks of a run. The estimate is the mean over orders
+  of the means over seeds, m = (1/O) Σ ȳ_o. The variance of single runs, s² = Σ_o Σ_s (y_os − ȳ_o)² / (R − O) over R
+  runs of O orders, is assumed to be the same in every order, so m has the variance (1/O²) Σ s²/n_o. Student's t with
+  R − O degrees of freedom gives interval and p."""
 """How the second verdict is found, for the page of claims that have one (:attr:`Claims.these_tasks`)."""
+VERDICTS = """\
+* A comparison **holds here** if its whole interval (95 %) lies on the claimed side, and **does not hold here** if all
+  of it lies on the other side. Otherwise, or with fewer than three runs, it is **not decidable at this size**. It is
+  **not measured yet** if a row has no run."""
+"""What the verdicts mean."""
+ALL_HOLD = """\
+* A claim of several comparisons holds if all of them hold. It does not hold if one is contradicted with p < 0.05
+  after Holm's correction over the claim's comparisons."""
+"""When a claim of several comparisons holds."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class ClaimQuestion:
     Attributes:
         entry: the row whose number is judged.
         other: the row whose number is subtracted; None if the number is judged by itself.
-        number: which number.
+        number: the number that is compared.
         relation: the claim about it: above `bar`, below `bar`, or between −`bar` and `bar`.
         bar: in the unit of the number; scores are fractions.
         orders: orders of the suite whose runs are used, averaged seed by seed; all by default.
@@ -50,7 +64,7 @@ class ClaimQuestion:
 
     @property
     def published(self) -> bool:
-        """Whether the paper has this number; it has no bits per byte."""
+        """Return whether the paper has this number; it has no bits per byte."""
         return not self.number.startswith("bits")
 
 

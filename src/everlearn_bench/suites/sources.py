@@ -15,7 +15,7 @@ class Fetchable:
     Attributes:
         path: its place in the data folder.
         address: the download address.
-        licence: as its repository states it.
+        licence: licence that its repository states.
         sha256: digest of its bytes; empty if none was published: then that of the first fetch is recorded and must
             match afterwards.
         rows: number of objects in a JSON-lines file without a published digest; 0 if unknown.

@@ -46,8 +46,8 @@ def stream_of(run: Run, alone: Run | None = None, groups: Mapping[str, str] | No
     """Bits per byte of the domains after each; None where nothing was learnt in an order.
 
     Args:
-        run: of the stream.
-        alone: of the same domains, each learnt alone; left out where it began with another base model.
+        run: run of the stream.
+        alone: run of the same domains, each learnt alone; left out if it began with another base model.
         groups: domain → its super-domain.
     """
     table = run.matrices.get(BITS)

@@ -49,8 +49,8 @@ class TaskDifference:
     """The difference of two models on one task.
 
     Attributes:
-        name: of the task.
-        kind: of the task.
+        name: name of the task.
+        kind: kind of the task.
         metric: title of the main metric.
         unit: unit of the metric.
         higher_is_better: whether higher scores are better.

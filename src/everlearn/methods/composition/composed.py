@@ -89,7 +89,7 @@ class Composed(Attachment):
         self.mixed.place(model)
 
     def low_rank(self) -> dict[str, str]:
-        """As :meth:`Attachment.low_rank`."""
+        """Return the layers beside which it adds low-rank matrices (:meth:`Attachment.low_rank`)."""
         return {path: f"mixed.{own}" for path, own in self.mixed.low_rank().items()}
 
     def read(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

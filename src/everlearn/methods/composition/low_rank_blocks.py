@@ -44,7 +44,7 @@ class LowRankBlocks(Modules):
 
     Args:
         model: the model whose layers get blocks; it may be on the meta device.
-        targets: which layers.
+        targets: the layers.
         r: rank of a block.
         scale: s.
         dropout: dropout on x.

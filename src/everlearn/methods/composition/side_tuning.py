@@ -206,7 +206,7 @@ class SideNet(BesideLayers):
 
     Args:
         layers: the layers of S.
-        merge: from B(x) and S(x), [B, S, H] each, to R(x).
+        merge: function from B(x) and S(x), [B, S, H] each, to R(x).
 
     Attributes:
         side: S(x) of the last pass.

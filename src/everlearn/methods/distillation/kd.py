@@ -76,7 +76,7 @@ class KD(Method):
     variants = VARIANTS
 
     class Config(MethodConfig):
-        """Options of KD."""
+        """Which outputs of student and teacher are compared, and how."""
 
         weight: float = Field(1.0, ge=0, allow_inf_nan=False)
         """w; 0 is plain training, without a teacher."""
@@ -288,7 +288,7 @@ def _softened(old: Tensor, new: Tensor, *, of: Any, temperature: float) -> Tenso
 
 
 def _counted(batch: Batch) -> Tensor | None:
-    """Return where the last hidden state is of text, [B, S] (of answers in an encoder-decoder); None: everywhere."""
+    """Return the positions that hold text, [B, S] (answers in an encoder-decoder); None if all do."""
     if "decoder_input_ids" in batch:
         return batch["labels"] != IGNORE
     return counted(batch)

@@ -42,7 +42,7 @@ class LwF(Method):
     identity: ClassVar[dict[str, Any] | None] = {"weight": 0}
 
     class Config(Anchored):
-        """Options of LwF."""
+        """Weight and temperature of the comparison with the old model's predictions."""
 
         weight: float = Field(1.0, ge=0, allow_inf_nan=False)
         """λₒ; the paper chooses from 0.3, 1, 3, 10. 0 is plain training, without an old model."""

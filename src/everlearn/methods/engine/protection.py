@@ -312,7 +312,7 @@ class Protection:
         vocabulary head, and otherwise recomputed when a method asks for them.
 
         Args:
-            model: as in :meth:`forward`.
+            model: the model, as in :meth:`forward`.
             batch: the batch of the external pass, in the format of the objective.
             theirs: runs the external pass.
 

@@ -88,7 +88,7 @@ class HAT(HardAttentionMethod):
 
     @property
     def tested_as_saved(self) -> bool:
-        """Whether all gates are open at test time, which is the plain model."""
+        """Return whether all gates are open at test time, which is the plain model."""
         return self.config.test_gates == "open"
 
 

@@ -247,7 +247,7 @@ class ELLE(Method):
 
     @property
     def tested_as_saved(self) -> bool:
-        """Whether there are no prompts, so that the plain model is tested."""
+        """Return whether there are no prompts, so that the plain model is tested."""
         return not self.config.prompts
 
     def recovery_weight(self, stage: Stage) -> float:

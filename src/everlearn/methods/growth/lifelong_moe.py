@@ -95,8 +95,8 @@ class LifelongMoE(Method):
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of the experts of a domain.
 
-        In memory those of one earlier domain are counted twice, here and in the teacher; each further domain adds as
-        much.
+        Memory includes the experts of one earlier domain twice, in the model and in the teacher; each further domain
+        adds as many.
         """
         linears = [path for path, one in anatomy(model).linears.items() if one.component.startswith("feed_forward")]
         one = sum(parameter.numel() for path in linears for parameter in model.get_submodule(path).parameters())

@@ -25,7 +25,7 @@ class Lesson:
 
     Attributes:
         features: inputs of the teacher's vocabulary projection, [N, H].
-        project: that projection.
+        project: the projection.
         labels: labels of the first N rows of the student at the head, [N].
         weight: r.
         temperature: T.

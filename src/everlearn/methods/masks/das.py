@@ -65,7 +65,7 @@ class DAS(Method):
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0, "contrast": 0}
 
     class Config(DASConfig):
-        """Options of DAS."""
+        """What is measured, masked and contrasted; the defaults are the paper's."""
 
     search = ranges(strength=Between(0.5, 1))
     config: Config
@@ -83,12 +83,12 @@ class DAS(Method):
 
     @property
     def _gated(self) -> bool:
-        """Whether the contrastive loss uses importance gates."""
+        """Return whether the contrastive loss uses importance gates."""
         return self.config.contrast > 0 and self.config.contrast_kind != "simcse"
 
     @property
     def _important(self) -> bool:
-        """Whether importance is used at all."""
+        """Return whether importance is used at all."""
         return self.config.strength > 0 or self._gated
 
     def check(self, setting: Setting) -> None:

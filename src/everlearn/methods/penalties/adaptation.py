@@ -41,7 +41,7 @@ class Adaptation(Method):
 
     @property
     def has_teacher(self) -> bool:
-        """Whether the method uses an earlier model."""
+        """Return whether the method uses an earlier model."""
         raise NotImplementedError
 
     @property

@@ -109,7 +109,7 @@ class Budget(Method):
     identity: ClassVar[dict[str, Any] | None] = {GENERAL: None, EARLIER: None}
 
     class Config(MethodConfig):
-        """Options of the budget."""
+        """The limits, and how drift is predicted and measured."""
 
         general: float | None = Field(0.02, gt=0, allow_inf_nan=False)
         """B of the general text (the recipe's `general`), in bits per byte relative to the base model; null: no

@@ -84,7 +84,7 @@ class EWC(MeasuredPenalty):
     )
 
     class Config(MeasuredPenalty.Config):
-        """Options of EWC."""
+        """How Fisher information is measured, and how strongly it holds the weights."""
 
         strength: float = Field(5000.0, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training. The right size depends on the scale of F: tune it by factors of ten."""
@@ -141,7 +141,7 @@ class EWC(MeasuredPenalty):
 
     @property
     def reads_gradients(self) -> bool:
-        """Whether the gradients of the last steps are used."""
+        """Return whether the gradients of the last steps are used."""
         return bool(self.config.gradients == "steps")
 
     def reads_step(self, stage: Stage) -> bool:

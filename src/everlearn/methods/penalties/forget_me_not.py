@@ -80,7 +80,7 @@ class ForgetMeNot(Adaptation):
 
     @property
     def has_teacher(self) -> bool:
-        """Whether representations are compared."""
+        """Return whether representations are compared."""
         return self.config.cosine + self.config.representations > 0
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:

@@ -42,7 +42,7 @@ class L2(MeasuredPenalty):
     )
 
     class Config(MeasuredPenalty.Config):
-        """Options of L2."""
+        """A penalty in which every weight has the importance 1."""
 
         strength: float = Field(0.1, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training. The authors of L2-SP use 0.1 (their α) for convolutional networks with SGD."""

@@ -34,7 +34,7 @@ class MAS(MeasuredPenalty):
     importance_samples = True
 
     class Config(MeasuredPenalty.Config):
-        """Options of MAS."""
+        """How many blocks importance is measured on, and how strongly it holds the weights."""
 
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training. The paper uses 1 for image classifiers; Ω grows with vocabulary and logits."""

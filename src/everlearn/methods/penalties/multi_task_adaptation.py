@@ -85,7 +85,7 @@ class MultiTaskAdaptation(Adaptation):
 
     @property
     def has_teacher(self) -> bool:
-        """Whether there is a distillation term."""
+        """Return whether there is a distillation term."""
         return self.config.distillation > 0
 
     @property

@@ -67,7 +67,7 @@ class Penalty(Method):
     halved: ClassVar[bool] = True
 
     class Config(MethodConfig):
-        """Options of every penalty."""
+        """Importance, anchor and norm: the options that all penalties share."""
 
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training."""
@@ -327,7 +327,7 @@ class Penalty(Method):
 
     @property
     def reads_gradients(self) -> bool:
-        """Whether the gradients of training are used to measure importance."""
+        """Return whether the gradients of training are used to measure importance."""
         return False
 
     def reads_step(self, stage: Stage) -> bool:
@@ -362,7 +362,7 @@ class MeasuredPenalty(Penalty):
     """Base class of penalties whose importance can be measured at any weights, those of the base model too."""
 
     class Config(Penalty.Config):
-        """Options of penalties that are measured."""
+        """Options of penalties whose importance is measured in a pass after each domain."""
 
         protect_base: bool = False
         """Also protect the base model, with its importance on the general corpus (or on the first domain if the recipe
@@ -395,7 +395,7 @@ class MeasuredPenalty(Penalty):
 
     @property
     def measures_base(self) -> bool:
-        """Whether importance is measured for the base model."""
+        """Return whether importance is measured for the base model."""
         return bool(self.config.protect_base or self.config.anchor == "base")
 
     def cost(self, model: nn.Module) -> Cost:
@@ -418,7 +418,7 @@ class MeasuredPenalty(Penalty):
         Args:
             cost: the cost without it.
             samples: number of rows.
-            each: how often each row is run.
+            each: number of passes over each row.
         """
         rows = math.ceil(samples * each)
         return replace(

@@ -39,7 +39,7 @@ class SI(Penalty):
     halved = False
 
     class Config(Penalty.Config):
-        """Options of SI."""
+        """Strength of the penalty, and damping of the importance."""
 
         strength: float = Field(0.1, ge=0, allow_inf_nan=False)
         """c, without the ½ of the other penalties; 0 is plain training. The paper uses 0.1 for permuted MNIST."""
@@ -80,7 +80,7 @@ class SI(Penalty):
 
     @property
     def reads_gradients(self) -> bool:
-        """Whether the gradients of every step are used."""
+        """Return whether the gradients of every step are used."""
         return True
 
     def mask(self, stage: Stage) -> Mask | None:

@@ -62,7 +62,7 @@ class WrittenRows(StatePiece[dict[str, list[Block]] | None]):
     file = "json"
 
     def holds(self, value: dict[str, list[Block]] | None) -> bool:
-        """Return whether they are written, be it for no domain."""
+        """Return whether rows were written, even if for no domain."""
         return value is not None
 
     def save(self, value: dict[str, list[Block]] | None, memory: Memory) -> None:

@@ -122,7 +122,7 @@ class DERpp(Method):
         return {ROWS: torch.tensor(rows), **old}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Return those sequences, with labels."""
+        """Return the selected sequences, with labels."""
         old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
         if old.pop(ROWS, None) is None:
             return []

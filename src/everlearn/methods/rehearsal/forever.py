@@ -189,7 +189,7 @@ class Forever(Method):
         return {name: value.to(ids.device) for name, value in old.items()}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Return those rows, with labels."""
+        """Return the selected old rows, with labels."""
         old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
         if not old:
             return []

@@ -106,7 +106,7 @@ class Replay(Method):
     )
 
     class Config(MethodConfig):
-        """Options of replay."""
+        """How much old text is replayed, and where it comes from."""
 
         share: Annotated[float, Field(ge=0, lt=1)] | AnnealedShare = 0.1
         """Share of the training tokens that is old text; 0 is plain training. `{start: 0.3, end: 0.05}` changes it in a

@@ -32,10 +32,10 @@ class Memory:
 
 
 class MemoryReader:
-    """A memory that is being loaded: whatever is taken is removed, so that nothing may be left at the end.
+    """A memory that is being loaded: taken items are removed, so that unknown ones are noticed at the end.
 
     Args:
-        memory: which is not changed.
+        memory: the memory, which is not changed.
         label: name of the method, for error messages.
     """
 

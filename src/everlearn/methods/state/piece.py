@@ -130,7 +130,7 @@ def fit_state(method: object, label: str, model: nn.Module) -> None:
     """Refuse a state that belongs to another model than the one about to be trained.
 
     Raises:
-        MethodError: as :func:`load_state`.
+        MethodError: as in :func:`load_state`.
     """
     for piece in declared(type(method)).values():
         piece.fit(piece.value(method), model, MemoryReader(Memory(), label))

@@ -58,7 +58,7 @@ SHAPES = {
     "autoregressive": Shape(autoregressive, frozenset({"warmup", "minimum"}), restarts=True),
 }
 EVERYWHERE = {"shape", "gather"}
-"""Options of every shape."""
+"""Options that every shape uses."""
 
 
 @register
@@ -163,7 +163,7 @@ class StreamSchedule(Method):
         self.idle = frozenset(idle | (set() if self._shape.rate or self.config.gather else {"schedule"}))
 
     def check(self, setting: Setting) -> None:
-        """Require weights that the next domain can start from, for an anneal."""
+        """Refuse an anneal beside methods whose added parameters the next domain could not take back."""
         super().check(setting)
         if not self.config.anneal:
             return

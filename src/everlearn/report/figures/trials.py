@@ -1,4 +1,4 @@
-"""Learning against forgetting of the trials of a search: a colour a row, plain training as a curve over its rates."""
+"""Draw learning against forgetting for the trials of a search, with plain training as a curve over its rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDE = Frame(560, 360, left=56, right=548, top=32, bottom=310)
 _NARROW = Frame(WIDTH, 380, left=42, right=WIDTH - 6, top=32, bottom=336)
 
 _FAR = 3
-"""A trial that lost more than so many times the most that was learnt is not drawn: it would squeeze all others."""
+"""Trials that lost more than this multiple of the largest gain are not drawn, as they would squeeze the others."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Tried:
     Attributes:
         forgotten: by the end, general drift included.
         learnt: right after each stage.
-        told: what a pointer is told.
-        chosen: whether it is the one to take.
+        told: text of the tooltip.
+        chosen: whether it is recommended.
     """
 
     forgotten: float
@@ -40,8 +40,8 @@ class Trials:
 
     Attributes:
         rows: name and trials of each, in the order of their colours; the first is joined by a line, in this order.
-        lost: what is on the horizontal axis.
-        unit: of both axes.
+        lost: title of the horizontal axis.
+        unit: unit of both axes.
     """
 
     rows: Sequence[tuple[str, Sequence[Tried]]]
@@ -51,7 +51,7 @@ class Trials:
 
 @figure("trials", title="Learning against forgetting, by trial", data=Trials)
 def trials(found: Trials) -> Iterator[Plate]:
-    """Draw a mark for each trial, and a ring around the one to take."""
+    """Draw a mark for each trial, and a ring around the recommended one."""
     every = [trial for _, own in found.rows for trial in own]
     if len(every) < 2:
         return

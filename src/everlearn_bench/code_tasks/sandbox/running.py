@@ -53,8 +53,8 @@ class Allowance:
     """Resource limits of a program. It can neither write files nor start processes or threads.
 
     Attributes:
-        seconds: of computing; a program that waits is ended after ten times as many.
-        megabytes: of memory (address space), with the interpreter's own 60 or so.
+        seconds: limit of computing time; a waiting program is ended after ten times as long.
+        megabytes: limit of memory (address space), including about 60 of the interpreter.
     """
 
     seconds: int = 3
@@ -71,7 +71,7 @@ def run_programs(
 
     Args:
         programs: source texts; one has passed when it was executed to its end.
-        limits: of each.
+        limits: limits of each program.
         progress: called with the number of completed programs.
 
     Raises:

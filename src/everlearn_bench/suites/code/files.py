@@ -71,9 +71,9 @@ QUESTIONS = (
 CHOICE, SCHEMA = ("query", "choices", "gold"), ("context_options", "continuation", "gold")
 BY_HAND = (
     f"The files are data/HumanEval.jsonl.gz of https://github.com/{PROBLEMS[0]}, and in scripts/eval/local_data of "
-    f"https://github.com/{QUESTIONS[0]} at commit {QUESTIONS[1][:12]}: put them into a folder `eval` as the table of "
-    "docs/data-sources.md names them, and name the folder above it with `--data`. General text is not fetched: "
-    "D0/wikipedia, as docs/six-domains.md describes it, is measured where it lies beside `eval`."
+    f"https://github.com/{QUESTIONS[0]} at commit {QUESTIONS[1][:12]}. Put them into a folder `eval`, under the names "
+    "in the table of docs/data-sources.md, and pass the folder above it as `--data`. General text is not fetched: if "
+    "`D0/wikipedia`, as docs/six-domains.md describes it, is beside `eval`, it is measured."
 )
 
 

@@ -28,22 +28,19 @@ def _learnt(own: str, other: str) -> tuple[ClaimQuestion, ...]:
     return questions(own, "within", other, ("pass_at_1",), POINT) + questions(own, "above", other, ("bits_learnt",))
 
 
-INTRODUCTION = (
-    """\
-What section 4.3 of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245)) says of Llama-2-7B, in our
-words, and what a grid on the suite `code` says. A verdict is about this model, text and budget. What the paper calls
-FT is LoRA, so its claims are about the pair LoRA + MIGU and LoRA; those about full fine-tuning are our addition.
+INTRODUCTION = f"""\
+This page judges the claims of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245), section 4.3)
+about Llama-2-7B, in our words, by a grid on the suite `code`. A verdict is about this model, text and budget. What
+the paper calls FT is LoRA, so its claims compare LoRA + MIGU with LoRA. The claims about full fine-tuning are our
+addition.
 
-* The **verdict for tasks in general** takes runs and tasks both as samples, by the rules of the
-  [claims of the DAS paper](claims.md). Pass@1 and bits of code are of one task, from which nothing follows for others.
-"""
-    + THESE_TASKS
-    + """
+* The **verdict for tasks in general** treats both runs and tasks as samples, by the rules of the [claims of the DAS
+  paper](claims.md). Pass@1 and bits of code come from a single task, which tells nothing about other tasks.
+{THESE_TASKS}
 
-A small base model solves no problem of HumanEval: where pass@1 is 0 before and after, that two are within a point of
-each other says nothing.
+A small base model solves no problem of HumanEval. If pass@1 is 0 before and after, it tells nothing that two values
+are within one point of each other.
 """
-)
 CLAIMS = Claims(
     "The claims of the MIGU paper about code",
     INTRODUCTION,
@@ -54,9 +51,9 @@ CLAIMS = Claims(
             "59.4 against 58.4 points in the paper.",
         ),
         Claim(
-            "And it has learnt as much about code.",
+            "LoRA with MIGU has learnt as much about code as LoRA.",
             _learnt("lora+migu", "lora"),
-            "As much: pass@1 within one point either way, which decides nothing where no problem is solved. Bits per "
+            "As much means pass@1 within one point either way, which decides nothing if no problem is solved. Bits per "
             "byte are our addition.",
         ),
         Claim(
@@ -65,9 +62,9 @@ CLAIMS = Claims(
             "The paper has no such pair for code.",
         ),
         Claim(
-            "Our addition: and it has learnt as much about code.",
+            "Our addition: full fine-tuning with MIGU has learnt as much about code as plain fine-tuning.",
             _learnt("migu", PLAIN),
-            "As the second, of full fine-tuning.",
+            "The same as claim 2, for full fine-tuning.",
         ),
     ),
     these_tasks=True,

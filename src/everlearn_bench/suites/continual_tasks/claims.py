@@ -7,7 +7,18 @@ bench`` uses.
 from __future__ import annotations
 
 from everlearn.methods.sequential import PLAIN
-from everlearn_bench.suites.claims import THESE_TASKS, Claim, ClaimQuestion, Claims, Number, Relation, questions
+from everlearn_bench.suites.claims import (
+    ALL_HOLD,
+    IN_GENERAL,
+    THESE_TASKS,
+    VERDICTS,
+    Claim,
+    ClaimQuestion,
+    Claims,
+    Number,
+    Relation,
+    questions,
+)
 
 AVERAGE: tuple[Number, ...] = ("accuracy",)
 FORGETTING: tuple[Number, ...] = ("accuracy_forgetting", "bits_forgotten")
@@ -24,7 +35,7 @@ def _pairs(pairs: dict[str, str], relation: Relation, numbers: tuple[Number, ...
 
 def claims(*, long: bool) -> tuple[Claim, ...]:
     """Return the claims about the orders 1 to 3, or 4 to 6."""
-    adapters = " By how much is the abstract's number: 15.2 points in the orders 4 to 6." if long else ""
+    adapters = " The abstract gives the difference: 15.2 points in the orders 4 to 6." if long else ""
     found = [
         Claim("MIGU helps full fine-tuning.", _pairs({"migu": PLAIN}, "above", AVERAGE)),
         Claim("MIGU helps LoRA.", _pairs({"lora+migu": "lora"}, "above", AVERAGE), adapters.strip()),
@@ -44,7 +55,7 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
         Claim(
             "With MIGU a system forgets less than without.",
             _pairs(PAIRS, "below", FORGETTING),
-            "The paper shows end scores and the overlap of updates; the rate of forgetting is ours to ask.",
+            "The paper shows end scores and the overlap of updates; we compare the rate of forgetting.",
         ),
         Claim(
             "Full fine-tuning with MIGU is better than every system of adapters that is not told the task.",
@@ -53,17 +64,17 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
         Claim(
             "A new adapter for each task with MIGU is as good as O-LoRA.",
             questions("inc_lora+migu", "within", "o_lora", AVERAGE, POINT),
-            "As good: within one point either way. Not to see a difference is not enough.",
+            "As good means within one point either way. Finding no difference is not enough.",
         ),
         Claim(
-            "Replaying 2 % of old examples is better than not to.",
+            "Replaying 2 % of old examples is better than no replay.",
             questions("lora+replay", "above", "lora", AVERAGE)
             + questions("lora+replay+migu", "above", "lora+migu", AVERAGE),
         ),
         Claim(
             "A mixture of LoRA experts is worse than one LoRA.",
             questions("moe_lora", "below", "lora", AVERAGE),
-            "What the paper leaves open of the mixture is our choice.",
+            "The paper leaves details of the mixture open; we chose them.",
         ),
         Claim(
             "Learning all tasks at once is better than any way to learn them one after another.",
@@ -77,7 +88,8 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
             "than plain training.",
             questions("migu", "above", ("migu_by_weight", "migu_by_gradient"), AVERAGE)
             + questions(("migu", "migu_by_weight", "migu_by_gradient"), "above", PLAIN, AVERAGE),
-            "Table 11, which does not define the other two: here the sums of |w| and of |g| over a row.",
+            "Table 11, which does not define selection by weights and gradients; here it uses the sums of |w| "
+            "and of |g| over a row.",
         )
     )
     if not long:
@@ -89,15 +101,17 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
                 + questions("migu_of_attention", "above", ("migu_of_ffn", PLAIN), AVERAGE)
                 + questions("migu_of_ffn", "within", PLAIN, AVERAGE, POINT)
                 + questions("migu_of_key", "below", PLAIN, AVERAGE),
-                "Table 5, whose rows for full fine-tuning with and without MIGU are of another run than table 8's.",
+                "Table 5. Its rows for full fine-tuning with and without MIGU are from another run "
+                "than those of table 8.",
             )
         )
     else:
         found.append(
             Claim(
-                "Systems that keep a part for each task and choose by the text, or are told the task, do better still.",
+                "Systems with separate parameters for each task, selected by the text or the given task, do better "
+                "still.",
                 questions(("progressive_prompts", "sapt_lora"), "above", "migu", AVERAGE),
-                "Both rows of the paper are copied from others' papers, with other protocols.",
+                "Both rows of the paper are copied from other papers with other protocols.",
             )
         )
     published = {"migu_on_gradient": PLAIN, "lora+migu_on_gradient": "lora"}
@@ -105,49 +119,46 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
         Claim(
             "With the mask on the gradient, as published, MIGU helps full fine-tuning and LoRA, and they forget less.",
             _pairs(published, "above", AVERAGE) + _pairs(published, "below", FORGETTING),
-            "Asked after the claims above had been measured, whose rows mask the update.",
+            "This claim was added after the claims above had been measured, whose rows mask the update.",
         )
     )
     return tuple(found)
 
 
 INTRODUCTION = """\
-What the tables of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245)) say, in our words, and what the
-grid on the suite [`{suite}`](continual-fine-tuning.md) says. `everlearn bench {suite} --show --claims FILE` writes this
-page; nothing in it is edited by hand.
+This page judges the claims in the tables of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245)), in
+our words, by the grid on the suite [`{suite}`](continual-fine-tuning.md). `everlearn bench {suite} --show --claims
+FILE` writes the page; nothing in it is edited by hand.
 
-**What this can show.** The paper's model is T5-large; the base model, the number of examples and steps here stand under
-"Measured", and some tasks may be proxies (the notes of the results name them). A verdict is about this model, these
-examples and this budget ("here"): it neither confirms nor refutes the paper. Rows with MIGU mask the update
-(`apply_to: update`, our default), while the paper and its released code mask the gradient, which under Adam still moves
-masked rows; rows "on the gradient" and the last claim are of that form.
+**Limits.** The paper's model is T5-large; "Measured" lists the base model, the number of examples and the steps used
+here. Some tasks may be proxies, which the notes of the results name. A verdict is about this model, these examples
+and this budget ("here"). It neither confirms nor refutes the paper. Rows with MIGU mask the update (`apply_to:
+update`, our default). The paper and its released code mask the gradient, and Adam then still moves masked rows; the
+rows "on the gradient" and the last claim use this form.
 
-**How it is decided**, written down before anything was measured:
+**Rules.** They were written down before anything was measured:
 
-* Two entries are compared on runs of the same order and seed, task by task: one difference for each run and task. An
-  entry that does not depend on the order is compared with the other's mean over orders, seed by seed.
-* The **verdict for tasks in general** takes tasks and runs both as samples, so that it is about other seeds, and other
-  tasks like these: min F′ of Clark (1973), as on the page of the [claims of the DAS paper](claims.md), which has the
-  formula and the error rates.
+* Two rows are compared on runs of the same order and seed, task by task. This gives one difference for each run and
+  task. A row that does not depend on the order is compared with the mean of the other one over orders, seed by seed.
+{in_general}
 {these_tasks}
-* **holds here**: the whole interval (95 %) lies on the claimed side. **does not hold here**: all of it lies on the
-  other side. **not decidable at this size**: neither, or there are fewer than three runs. **not measured yet**: an
-  entry has no run.
-* Not to find a difference is not to find equality: "as good as" needs the whole interval within one point of accuracy.
-* A claim of several comparisons holds if all of them hold, and does not hold if one is contradicted with p < 0.05 after
-  Holm's correction over the claim's comparisons. Bits per byte of held-out answers are our addition and do not count in
-  a claim's verdict.
+{verdicts}
+* Finding no difference does not show equality. For "as good as" the whole interval has to lie within one point of
+  accuracy of zero.
+{all_hold} Bits per byte of held-out answers are our addition, and do not count in a claim's verdict.
 
-Accuracy is the exact match of the answer, or of the likeliest label (`suite.answers`); the average is the
-unweighted mean over tasks. The forgetting rate is (1/(T−1)) Σ (A_kk − A_Tk) over the tasks before the last: below 0 is
-good. Scores are in points (percent); "Measured" has both sides.
+Accuracy is the exact match of the answer, or of the likeliest label (`suite.answers`); the average is the unweighted
+mean over tasks. The forgetting rate is (1/(T−1)) Σ (A_kk − A_Tk) over the tasks before the last: below 0 is good.
+Scores are in points (percent); "Measured" has both sides.
 """
 
 
 def _claims(suite: str, *, long: bool) -> Claims:
     return Claims(
         f"The claims of the MIGU paper on {suite}",
-        INTRODUCTION.format(suite=suite, these_tasks=THESE_TASKS),
+        INTRODUCTION.format(
+            suite=suite, in_general=IN_GENERAL, these_tasks=THESE_TASKS, verdicts=VERDICTS, all_hold=ALL_HOLD
+        ),
         claims(long=long),
         these_tasks=True,
     )

@@ -113,7 +113,7 @@ REPOSITORY, COMMIT = "cmnfriend/O-LoRA", "07117e1fc4a5f5ad9308a815a42cee8f46502d
 LICENCE = "repository MIT; nothing said about the single data sets"
 BY_HAND = (
     f"The files are in the folder CL_Benchmark of the repository https://github.com/{REPOSITORY} at commit "
-    f"{COMMIT[:12]}: clone it, and name the folder that holds CL_Benchmark with `--data`."
+    f"{COMMIT[:12]}: clone it, and pass the folder that contains CL_Benchmark as `--data`."
 )
 
 

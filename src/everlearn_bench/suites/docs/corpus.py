@@ -79,7 +79,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
     first, then those for validation, then those for training, and domains precede general text.
 
     Args:
-        folder: where to write; by default :func:`cache_folder`.
+        folder: output folder; by default :func:`cache_folder`.
         progress: called as ``progress(library, done, total)`` while libraries are read.
 
     Returns:

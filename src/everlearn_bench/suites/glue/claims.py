@@ -1,4 +1,4 @@
-"""Claims of papers about fine-tuning remedies, as comparisons that a grid on the suite can decide.
+"""Claims of papers about fine-tuning without forgetting, as comparisons that a grid on the suite can decide.
 
 Written before anything was measured; later corrections and additions are marked in remarks. The sentences are ours. The
 papers measure the preservation of pre-training in different ways, most of them on large models; here it is always the
@@ -8,7 +8,17 @@ drift of general text.
 from __future__ import annotations
 
 from everlearn.methods.sequential import PLAIN
-from everlearn_bench.suites.claims import THESE_TASKS, Claim, Claims, Number, Relation, questions
+from everlearn_bench.suites.claims import (
+    ALL_HOLD,
+    IN_GENERAL,
+    THESE_TASKS,
+    VERDICTS,
+    Claim,
+    Claims,
+    Number,
+    Relation,
+    questions,
+)
 
 SCORE: tuple[Number, ...] = ("accuracy",)
 DRIFT: tuple[Number, ...] = ("drift",)
@@ -16,8 +26,8 @@ POINT = 0.01
 """One point of accuracy: the margin within which two count as equal."""
 
 LEARNT_NOTHING = (
-    "Added after the runs: these rows answer as the base model does, so what they forget less is forgotten less by "
-    "models that have learnt nothing of the task."
+    "Added after the runs: these rows answer as the base model does. So they forget less, but they have not learnt the "
+    "task either."
 )
 
 
@@ -38,14 +48,15 @@ def _claim(
 
 CLAIMS = (
     _claim(
-        "A penalty that holds the weights where they came from keeps more of pre-training than plain fine-tuning.",
-        "EWC (arXiv 1612.00796), MAS (1711.09601), and L2-SP (1802.01483) as a special case.",
+        "A penalty that holds the weights near the pre-trained ones keeps more of pre-training than plain fine-tuning.",
+        "From the papers of EWC (arXiv 1612.00796), MAS (1711.09601) and, for a penalty on all weights alike, "
+        "L2-SP (1802.01483).",
         ("ewc", "mas", "l2_sp"),
         ("below", PLAIN, DRIFT),
     ),
     _claim("L2-SP does better on the task than plain fine-tuning.", "1802.01483.", "l2_sp", ("above", PLAIN, SCORE)),
     _claim(
-        "EWC with a root or with absolute values does on the task what EWC does.",
+        "EWC with a root or with absolute values does as well on the task as EWC.",
         "Mitigating the diminishing effect of EWC (COLING 2022): comparable results with much smaller strengths.",
         ("rewc", "aewc"),
         ("within", "ewc", SCORE),
@@ -58,14 +69,14 @@ CLAIMS = (
     ),
     _claim(
         "Holding weights and outputs together keeps more than either.",
-        "1904.08039, whose formulas we could not obtain: our reading. First written with KD in place of LwF; corrected "
-        "after the runs: KD compares representations here, while both LwF and multi-task adaptation compare outputs.",
+        "Our reading of 1904.08039, whose formulas we could not obtain. The claim was first written with KD instead of "
+        "LwF, and corrected after the runs: KD compares representations here, LwF and multi-task adaptation outputs.",
         "multi_task_adaptation",
         ("below", ("ewc", "lwf"), DRIFT),
     ),
     _claim(
-        "Distillation from the model before keeps more, and costs the task nothing.",
-        "LwF (1606.09282), of old tasks with heads of their own.",
+        "Distillation from the earlier model keeps more, and costs the task nothing.",
+        "LwF (1606.09282), which has old tasks with separate heads.",
         "lwf",
         ("below", PLAIN, DRIFT),
         ("within", PLAIN, SCORE),
@@ -80,27 +91,27 @@ CLAIMS = (
     _claim("Mixout does better on the task.", "1909.11299, on small training sets.", "mixout", ("above", PLAIN, SCORE)),
     _claim(
         "Discriminative rates, a slanted triangle and gradual unfreezing do better on the task.",
-        "ULMFiT (1801.06146), of a language model that has read the domain's text before.",
+        "ULMFiT (1801.06146), whose language model was trained on the domain's text before.",
         "ulmfit",
         ("above", PLAIN, SCORE),
     ),
     _claim(
-        "Moving only the entries with the largest momentum keeps more, and costs the task nothing.",
+        "Updating only the entries with the largest momentum keeps more, and costs the task nothing.",
         "MoFO (2407.20999).",
         "mofo",
         ("below", PLAIN, DRIFT),
         ("within", PLAIN, SCORE),
     ),
     _claim(
-        "General text, replayed, keeps more, and costs the task nothing.",
-        "2403.08763, of continual pre-training, where 5 % are enough; here the share was chosen.",
+        "Replay of general text keeps more, and costs the task nothing.",
+        "2403.08763, on continual pre-training, where 5 % are enough; here the share was chosen by trials.",
         "replay",
         ("below", PLAIN, DRIFT),
         ("within", PLAIN, SCORE),
     ),
     _claim(
-        "Soft-masking what is important for general knowledge keeps more of it.",
-        "DAS (2302.03241), of continual pre-training.",
+        "Soft masks on the units that general knowledge depends on keep more of it.",
+        "DAS (2302.03241), on continual pre-training.",
         "das_without_contrast",
         ("below", PLAIN, DRIFT),
     ),
@@ -112,13 +123,13 @@ CLAIMS = (
         ("below", PLAIN, DRIFT),
     ),
     _claim(
-        "Adapters that stay out of the way of what the model knows keep more than LoRA.",
+        "Adapters that avoid the directions that the model already uses keep more than LoRA.",
         f"CLoRA (2410.16801), CorDA (2406.05223), LoRA-Null (2503.02659). {LEARNT_NOTHING}",
         ("clora", "corda", "lora_null"),
         ("below", "lora", DRIFT),
     ),
     _claim(
-        "A side network beside the frozen model does on the task what fine-tuning does.",
+        "A side network beside the frozen model does as well on the task as fine-tuning.",
         "Side-tuning (1912.13503).",
         "side_tuning",
         ("within", PLAIN, SCORE),
@@ -126,32 +137,29 @@ CLAIMS = (
 )
 
 INTRODUCTION = f"""\
-What papers say of remedies against forgetting when a pre-trained model is fine-tuned, in our words, and what the grid
-on the suite [`glue`](glue.md) says. `benchmarks/grid_page.py` writes this page; nothing in it is edited by hand.
+This page judges claims of papers about methods that reduce forgetting when a pre-trained model is fine-tuned. The
+claims are in our words, and the data is the grid on the suite [`glue`](glue.md). `benchmarks/grid_page.py` writes the
+page; nothing in it is edited by hand.
 
-**What this can show.** Base model, tasks and steps stand under "Measured"; the strength and the learning rate of every
-row were chosen by [one protocol](glue.md#rows), and the [results](results/glue.md) end with all that was tried. Each
-claim names its paper. The papers' models are larger, their training longer and their measures of what is kept their
-own: a verdict is about this model, these tasks and this budget ("here") and neither confirms nor refutes a paper. What
-is kept is measured as **drift**: how much worse general text is read after the task than by the base model, in bits per
-byte of masked text.
+**Limits.** "Measured" lists the base model, tasks and steps. The strength and the learning rate of every row were
+chosen by [one protocol](glue.md#rows); the [results](results/glue.md) end with all values that were tried. Each claim
+names its paper. The papers have larger models, longer training, and their own measures of what is kept. So a verdict
+is about this model, these tasks and this budget ("here"). It neither confirms nor refutes a paper. What is kept is
+measured as **drift**: how much worse the model reads general text after the task than the base model does, in bits
+per byte of masked text.
 
-**How it is decided**, written down before anything was measured:
+**Rules.** They were written down before anything was measured:
 
-* Two entries are compared on runs of the same task and seed.
-* The **verdict for tasks in general** takes tasks and runs both as samples: min F′ of Clark (1973), as on the page of
-  the [claims of the DAS paper](claims.md), which has the formula and the error rates. A run learns one task, so what
-  tasks differ by counts in both samples, and the verdict is careful.
+* Two rows are compared on runs of the same task and seed.
+{IN_GENERAL} Each run learns one task, so differences between tasks count in both samples, which makes the verdict
+  conservative.
 {THESE_TASKS}
-* **holds here**: the whole interval (95 %) lies on the claimed side. **does not hold here**: all of it lies on the
-  other side. **not decidable at this size**: neither, or there are fewer than three runs. **not measured yet**: an
-  entry has no run.
-* Not to find a difference is not to find equality: "what the other does" needs the whole interval within one point of
-  accuracy.
-* A claim of several comparisons holds if all of them hold, and does not hold if one is contradicted with p < 0.05 after
-  Holm's correction over the claim's comparisons.
-* The strength of a row was chosen to keep fine-tuning's accuracy within two points and then to drift least: a row whose
-  strengths all cost more has the most accurate one.
+{VERDICTS}
+* Finding no difference does not show equality. For "as well as" the whole interval has to lie within one point of
+  accuracy of zero.
+{ALL_HOLD}
+* The strength of a row was chosen for the least drift among those that keep fine-tuning's accuracy within two points.
+  If all strengths of a row lose more than that, the most accurate one was chosen.
 """
 
-GLUE_CLAIMS = Claims("What the papers of the remedies claim", INTRODUCTION, CLAIMS, these_tasks=True)
+GLUE_CLAIMS = Claims("Claims of papers about fine-tuning without forgetting", INTRODUCTION, CLAIMS, these_tasks=True)

@@ -186,7 +186,7 @@ def _library(name: str, super_domain: str, group: str, library: str) -> Leaf:
 
 
 def _half(text: str) -> str:
-    """Return the part of a held-out function: validation and test get equal shares."""
+    """Assign a held-out function to validation or test, half to each, by a hash of its text."""
     return PARTS[1:][hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=1).digest()[0] % 2]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everlearn.methods.sequential import PLAIN
-from everlearn_bench.suites.claims import Claim, ClaimQuestion, Claims, Number
+from everlearn_bench.suites.claims import ALL_HOLD, IN_GENERAL, VERDICTS, Claim, ClaimQuestion, Claims, Number
 
 ALONE = "separate"
 """The base model trained on each domain alone: FT in the first version, DAPT in the second."""
@@ -39,7 +39,7 @@ def study_claims(
         Claim(
             "In the similar order a domain is learnt better than by training on it alone.",
             tuple(plain(["continual"], alike, ALONE)),
-            "First version. CPT against FT: both are how much better than the base model right after the domain.",
+            "First version. CPT is compared with FT, both as the gain over the base model right after the domain.",
         ),
         Claim(
             "In random order more is transferred, backward and forward, and the last checkpoint is better.",
@@ -52,13 +52,13 @@ def study_claims(
         Claim(
             "Late stages forget more.",
             (*plain(["late"], alike), *plain(["late"], shuffled)),
-            "First version. Of the checkpoints in the second half of the stream what is forgotten, less that of the "
+            "First version. What checkpoints in the second half of the stream have forgotten, minus the same for the "
             "first half, at equal gap: one difference for each gap n − i that both halves have.",
         ),
         Claim(
             "Continual pre-training beats training on each domain alone.",
             (*plain(["continual"], alike, ALONE), *plain(["continual"], shuffled, ALONE)),
-            "Second version, of models below 1.5 billion parameters: CPT against DAPT in every order.",
+            "Second version, on models below 1.5 billion parameters: CPT is compared with DAPT in every order.",
         ),
     ]
     if small is not None and large is not None:
@@ -68,37 +68,32 @@ def study_claims(
             Claim(
                 "Small models learn most and forget most.",
                 sizes,
-                "Both versions. In bits per byte of the same text. The smaller base of the committed grid is the first "
-                "layer of the larger one, trained on for 2.5 million tokens: the two differ in size and in training, "
-                "and one pair cannot tell which of the two matters.",
+                "Both versions, in bits per byte of the same text. The smaller base model of the committed grid is the "
+                "first layer of the larger one, trained further for 2.5 million tokens. So the two differ in size and "
+                "in training, and one pair cannot tell which of the two matters.",
                 caveat="one pair of models; size is confounded with training",
             ),
         )
     return Claims("The findings of the causal study", f"{INTRODUCTION}\n{introduction}".strip(), tuple(found), True)
 
 
-INTRODUCTION = """\
-What the study of continual pre-training on many domains ([arXiv 2402.17400](https://arxiv.org/abs/2402.17400)) found,
-in our words, and what a grid on this suite says. Its two versions differ; each claim names its own. The measures are
-those of [transfer](transfer.md), in bits per byte.
+INTRODUCTION = f"""\
+This page judges the findings of the study of continual pre-training on many domains ([arXiv
+2402.17400](https://arxiv.org/abs/2402.17400)), in our words, by a grid on this suite. The study has two versions that
+differ; each claim names its version. The measures are those of [transfer](transfer.md), in bits per byte.
 
-**What this can show.** The paper trained GPT-2, Llama 2 and RoBERTa on up to 159 domains of M2D2. The base model, the
-domains and the budget here stand under "Measured". A verdict is about these ("here"): it neither confirms nor refutes
-the paper.
+**Limits.** The paper trained GPT-2, Llama 2 and RoBERTa on up to 159 domains of M2D2. "Measured" lists the base
+model, the domains and the budget used here. A verdict is about these ("here"). It neither confirms nor refutes the
+paper.
 
-**How it is decided**, written down before anything was measured:
+**Rules.** They were written down before anything was measured:
 
-* Two entries are compared on runs of the same seed, domain by domain; of several orders the mean, seed by seed. Two
-  orders of the same entry are compared in the same way. Domains that are learnt alone have no order.
-* The **verdict for tasks in general** takes domains and runs both as samples, so that it is about other seeds, and
-  other domains like these: min F′ of Clark (1973), as on the page of the [claims of the DAS paper](claims.md), which
-  has the formula and the error rates. Random orders are not a sample here but a mean.
-* The **verdict for these tasks** takes the domains as they are; seeds are the only sample.
-* **holds here**: the whole interval (95 %) lies on the claimed side. **does not hold here**: all of it lies on the
-  other side. **not decidable at this size**: neither, or there are fewer than three runs. **not measured yet**: an
-  entry or an order has no run.
-* A claim of several comparisons holds if all of them hold, and does not hold if one is contradicted with p < 0.05 after
-  Holm's correction over the claim's comparisons.
-* Late stages: gaps of one run share their checkpoints, so they are less independent than domains are; of this claim
-  the verdict for these tasks is the one to read.
+* Two rows are compared on runs of the same seed, domain by domain. Several orders are averaged first, seed by seed.
+  Two orders of the same row are compared in the same way. Domains that are learnt alone have no order.
+{IN_GENERAL} Here the tasks are the domains. Random orders are averaged, not treated as a sample.
+* The **verdict for these tasks** treats the domains as fixed, and only seeds as a sample.
+{VERDICTS}
+{ALL_HOLD}
+* Late stages: the gaps of one run share their checkpoints, so they are less independent than domains are. For this
+  claim read the verdict for these tasks.
 """

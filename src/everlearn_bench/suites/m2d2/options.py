@@ -44,9 +44,9 @@ class StreamOptions(Suite.Config):
 HUB = "https://huggingface.co/datasets/machelreid/m2d2/resolve/main/data"
 LICENCE = "CC-BY-NC-4.0, as the data set's card says"
 BY_HAND = (
-    "The tarballs are in the folder `data` of https://huggingface.co/datasets/machelreid/m2d2: put those that you want "
-    "into a folder, as they are or unpacked, and name it with `--data`. `suite.domains` in the settings says which "
-    "are fetched."
+    "The tarballs are in the folder `data` of https://huggingface.co/datasets/machelreid/m2d2. Put those that you want "
+    "into a folder, packed or unpacked, and pass it as `--data`. `suite.domains` in the settings selects what "
+    "`--data fetch` downloads."
 )
 SOURCES = tuple(Fetchable(f"{name}.tar.gz", f"{HUB}/{name}.tar.gz", LICENCE) for name in NAMES)
 """All 236, both levels. `main` and no commit: an early revision called the test file training text."""

@@ -5,7 +5,7 @@ Written before anything was measured. The sentences are ours; rows have the name
 
 from __future__ import annotations
 
-from everlearn_bench.suites.claims import Claim, Claims, Number, questions
+from everlearn_bench.suites.claims import ALL_HOLD, VERDICTS, Claim, Claims, Number, questions
 
 AVERAGES: tuple[Number, ...] = ("f1", "accuracy")
 FORGETTING: tuple[Number, ...] = ("f1_forgetting", "accuracy_forgetting")
@@ -20,7 +20,7 @@ CLAIMS = (
     Claim(
         "DAS has the best average of all systems.",
         questions("das", "above", ("none", "separate", "dap_adapter", "dap_prompt", *LEARNT_IN_ORDER), AVERAGES),
-        "Pool has a claim of its own below.",
+        "Claim 11 compares with Pool.",
     ),
     Claim(
         "DAS has a negative forgetting rate: what is learnt later helps earlier domains.",
@@ -35,14 +35,14 @@ CLAIMS = (
         "Plain continual training, NCL-Adapter, DEMIX, KD, EWC and DER++ forget.",
         questions(("sequential", "ncl_adapter", "demix", "kd", "ewc", "derpp"), "above", None, FORGETTING)
         + questions("sequential", "above", None, ("bits_forgotten",)),
-        "With one adapter per domain on a frozen model (DEMIX) nothing can be forgotten: where fine-tuning is "
-        "deterministic its rate is exactly 0.",
+        "DEMIX has one adapter per domain on a frozen model, so it cannot forget: with deterministic fine-tuning its "
+        "rate is exactly 0.",
     ),
     Claim("Each component of DAS helps its average.", questions("das", "above", COMPONENTS, AVERAGES)),
     Claim(
         "The proxy's KL, which needs no general data, is as good as the KL on general data.",
         questions("das", "within", "das_wiki_kl", AVERAGES, POINT),
-        "As good: within one point either way. Not to see a difference is not enough.",
+        "As good means within one point either way. Finding no difference is not enough.",
     ),
     Claim(
         "Importance for general knowledge by KL is better than by the masked-language-model loss.",
@@ -52,65 +52,62 @@ CLAIMS = (
         "Learning in the whole language model beats adapters and prompts.",
         questions("separate", "above", ("dap_adapter", "dap_prompt"), (*AVERAGES, "bits_learnt"))
         + questions("sequential", "above", "ncl_adapter", (*AVERAGES, "bits_learnt")),
-        "One model per domain against one adapter or prompt per domain; plain training in the stream against one "
-        "adapter for the stream.",
+        "One model per domain is compared with one adapter or prompt per domain, and plain training on the stream with "
+        "one adapter for the stream.",
     ),
     Claim(
         "HAT does not forget.",
         questions("hat", "below", None, FORGETTING, POINT),
-        "Does not forget: the rate is below one point.",
+        "Does not forget means that the rate is below one point.",
     ),
     Claim(
         "HAT learns badly: worse than training without protection.",
         questions("hat", "below", "sequential", (*AVERAGES, "bits_learnt")),
-        "HAT is told at test where a text comes from; plain training is not.",
+        "HAT knows the domain of a text at test; plain training does not.",
     ),
     Claim("DAS is better than Pool, which learns all domains at once.", questions("das", "above", "pool", AVERAGES)),
     Claim(
         "The MIGU paper: its mask helps plain training, and is as good as DAS.",
         questions("migu", "above", "sequential", AVERAGES) + questions("migu", "within", "das", AVERAGES, POINT),
         "Table 3 of arXiv 2406.17245, with a run of DAS by its authors (76.59 / 81.07; MIGU 76.73 / 81.19). The DAS "
-        "paper's own row, which stands there too, is better than both (77.90 / 81.90).",
+        "paper's own row in that table is better than both (77.90 / 81.90).",
     ),
 )
 
-INTRODUCTION = """\
-What the paper of DAS ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)) says, in our words, and what the
-committed grid on the suite [`six-domains`](six-domains.md) says. `python benchmarks/six-domains/claims.py` writes this
+INTRODUCTION = f"""\
+This page judges the claims of the DAS paper ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)), in our words, by
+the committed grid on the suite [`six-domains`](six-domains.md). `python benchmarks/six-domains/claims.py` writes the
 page; nothing in it is edited by hand.
 
-**What this can show.** The base model is small, the corpora are proxies for the paper's, and the budget is far
-below its 2,500 steps a domain with RoBERTa. The end tasks are the paper's own, though perhaps not all of their examples
-are used (`end_tasks` below). A verdict is about this model, text and budget ("here"): it neither confirms nor refutes
-the paper.
+**Limits.** The base model is small, the corpora are proxies for the paper's, and the budget is far below the paper's
+2,500 steps per domain with RoBERTa. The end tasks are the paper's own, perhaps with fewer examples (`end_tasks`
+below). A verdict is about this model, text and budget ("here"). It neither confirms nor refutes the paper.
 
-**How it is decided**, written down before anything was measured:
+**Rules.** They were written down before anything was measured:
 
-* Two entries are compared on runs of the same order and seed, task by task: one difference for each run and task
-  (for bits per byte: for each run and domain). An entry that does not depend on the order is compared with the
-  other's mean over orders, seed by seed; the base model, which has no seed, with every seed.
-* Six tasks and three seeds are not eighteen independent observations: a run differs on all tasks at once (they
-  start from one model), and a task differs in all runs at once. Tasks and runs are both taken as samples, so that a
-  verdict is about other seeds, and other tasks like these. With m the mean difference over K tasks and R runs,
-  V(tasks) and V(runs) the variances that m has because of each, and V their sum, t = m / √V has V² / (V(tasks)² /
-  (K − 1) + V(runs)² / (R − 1)) degrees of freedom: the min F′ of Clark (1973). Interval (95 %) and p-value come
-  from it.
-* In simulations of three runs without any true difference (`benchmarks/six-domains/error_rates.py`: 5 or 6 tasks, six
-  mixtures of the two kinds of noise) this finds one in up to 7 % of cases, and in up to 13 % if noise is very skewed.
-  A bootstrap over tasks and runs finds one in up to 28 %, sign flips over tasks in up to 68 %, sign flips over single
-  differences in up to 53 %; sign flips over three runs can never go below p = 0.25. With two runs this test's rate
-  reaches 17 %, so no verdict rests on fewer than three. The price: **with three seeds and six tasks only large and even
-  differences can be decided.**
-* **holds here**: the whole interval lies on the claimed side. **does not hold here**: all of it lies on the other
-  side. **not decidable at this size**: neither, or there are fewer than three runs (with one there is no interval).
-  **not measured yet**: an entry has no run.
-* Not to find a difference is not to find equality. "As good as" needs the whole interval within one point of F1 or
-  accuracy of zero, "does not forget" the whole interval below one point; p is then for the true value lying on that
-  bound (the nearer one).
-* A claim of several comparisons holds if all of them hold, and does not hold if one is contradicted with p < 0.05
-  after Holm's correction over the claim's comparisons. Single comparisons are judged without it: about one in
-  twenty of those without any difference gets a verdict by chance. Bits per byte are our addition: the paper has
-  none, and they do not count in a claim's verdict.
+* Two rows are compared on runs of the same order and seed, task by task. This gives one difference for each run and
+  task (for bits per byte: for each run and domain). A row that does not depend on the order is compared with the mean
+  of the other one over orders, seed by seed. The base model has no seed, and is compared with every seed.
+* Six tasks and three seeds are not eighteen independent observations. All tasks of a run start from one model, so
+  they differ together, and a task differs in the same way in all runs. Therefore both tasks and runs are treated as
+  samples, and a verdict is about other seeds and other similar tasks. Let m be the mean difference over K tasks and R
+  runs, V(tasks) and V(runs) the variances of m due to each, and V their sum. Then t = m / √V has V² / (V(tasks)² / (K
+  − 1) + V(runs)² / (R − 1)) degrees of freedom: the min F′ of Clark (1973). It gives the interval (95 %) and the
+  p-value.
+* How often does this test find a difference where there is none? In simulations of three runs
+  (`benchmarks/six-domains/error_rates.py`: 5 or 6 tasks, six mixtures of the two kinds of noise) in up to 7 % of
+  cases, and in up to 13 % if the noise is very skewed. Other tests are worse: a bootstrap over tasks and runs does so
+  in up to 28 %, sign flips over tasks in up to 68 %, sign flips over single differences in up to 53 %; sign flips
+  over three runs can never reach p < 0.25. With two runs the rate of this test is 17 %, so every verdict needs at
+  least three. The price is that **with three seeds and six tasks only large and consistent differences can be
+  decided.**
+{VERDICTS}
+* Finding no difference does not show equality. For "as good as" the whole interval has to lie within one point of F1
+  or accuracy of zero, for "does not forget" below one point. The p-value is then for a true value at that bound (the
+  nearer one).
+{ALL_HOLD} Single comparisons are judged without the correction, so about one in twenty of those without any
+  difference gets a verdict by chance. Bits per byte are our addition: the paper has none, and they do not count in a
+  claim's verdict.
 
 F1 is macro-F1, for ChemProt micro-F1. The forgetting rate is (1/(T−1)) Σ (A_kk − A_Tk) over the domains before the
 last: below 0 is good. Scores are in points (percent); "Measured" has both sides.

@@ -35,7 +35,7 @@ class Upstream:
         repository: owner and name.
         commit: full commit hash.
         path: path of the file; empty for an archive of all.
-        licence: as the repository states it.
+        licence: licence that the repository states.
         read: yields its documents.
     """
 

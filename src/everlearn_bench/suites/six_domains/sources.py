@@ -54,8 +54,8 @@ DIGESTS = {
 """SHA-256 of each file as it was published, taken from the copies that the committed results were made with."""
 REVIEWS = ("ccsasuke/man", "b57b4c14340db1ca7bffb5d9737b7c2601dc8df2", "repository MIT; nothing said about the text")
 BY_HAND = (
-    "What cannot be fetched can be made by hand: docs/six-domains.md says of which repository, commit and files each "
-    "corpus is made, and how. Put it beside what was fetched, or name text of your own (`corpora` in the settings)."
+    "If a corpus cannot be fetched, make it by hand: docs/six-domains.md lists the repository, commit and files of "
+    "each, and how it is cleaned. Put it beside the fetched files, or use your own text (`corpora` in the settings)."
 )
 
 
