@@ -34,7 +34,7 @@ an encoder) its refusal says."""
 
 TESTS: Mapping[str, str] = {
     "adapters": "test_methods_lora.py",
-    "averaging": "test_method_wise_ft.py",
+    "averaging": "test_merging.py",
     "composition": "test_methods_composition.py",
     "distillation": "test_methods_distillation.py",
     "gates": "test_methods_gates.py",
@@ -45,11 +45,11 @@ TESTS: Mapping[str, str] = {
     "rehearsal": "test_methods_rehearsal.py",
     "tricks": "test_methods_tricks.py",
     "dap_adapter": "test_method_adapter.py",
-    "inc_lora": "test_method_inc_lora.py",
+    "inc_lora": "test_peft_adapter.py",
     "corda": "test_method_residual.py",
     "lora_null": "test_method_residual.py",
-    "mocl": "test_method_mocl.py",
-    "k_adapter": "test_method_k_adapter.py",
+    "mocl": "test_method_modules.py",
+    "k_adapter": "test_method_modules.py",
     "side_tuning": "test_method_side_tuning.py",
     "kd_logits": "test_method_kd_forms.py",
     "kd_representations": "test_method_kd_forms.py",
@@ -67,7 +67,7 @@ TESTS: Mapping[str, str] = {
     "lfpt5": "test_method_lfpt5.py",
     "replay": "test_method_replay.py",
     "stream_schedule": "test_stream_schedule.py",
-    "ulmfit": "test_method_ulmfit.py",
+    "ulmfit": "test_stream_schedule.py",
     PLAIN: "test_any_model.py",
 }
 """Name of a variant, method or family → its file in tests/unit; the first that is listed counts."""
@@ -190,7 +190,7 @@ BENCHMARKS = [
     System(
         "GLUE: fine-tuning on one task beside general text",
         "everlearn bench glue --methods all --orders 1,2,3,4 --seeds 0,1,2",
-        "tests/unit/test_glue.py",
+        "tests/unit/test_continual_tasks.py",
         ["glue.md"],
     ),
     System(
@@ -202,7 +202,7 @@ BENCHMARKS = [
     System(
         "Does an LSTM forget more than a CNN?",
         "everlearn run recipes/lstm-or-cnn.yaml",
-        "tests/unit/test_without_attention.py",
+        "tests/unit/test_anatomy.py",
         ["lstm-cnn.md"],
     ),
     System(
@@ -302,7 +302,7 @@ STUDIES = [
     System(
         "Plain training stopped at equal learning, or at a lower rate",
         "everlearn sweep recipe.yaml --methods sequential --set train.learning_rate=1e-4,3e-4",
-        "tests/unit/test_bench_equal.py",
+        "tests/unit/test_frontier.py",
         ["six-domains-longer.md"],
     ),
 ]
@@ -313,13 +313,13 @@ OTHER_ANALYSES = [
     System(
         "Repair: the largest part of an update within a budget",
         "everlearn repair runs/first --budget 0.02 -o repaired",
-        "tests/cli/test_repair.py",
+        "tests/cli/test_merge.py",
         ["budget.md"],
     ),
     System(
         "What two checkpoints learnt and forgot",
         "everlearn diff base tuned --text mine.jsonl",
-        "tests/cli/test_diff_command.py",
+        "tests/cli/test_evaluate.py",
         [],
         "the tour of a new user shows one ([walk](results/walk.md))",
     ),

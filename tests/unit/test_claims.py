@@ -488,5 +488,5 @@ def test_one_task_is_decided_for_itself_alone() -> None:
     assert (unsolved.verdict, unsolved.p_value, unsolved.runs) == (OPEN, None, ((0, 0), (0, 1), (0, 2)))
     judged, these = (judge(cells, code.claims.claims, sampled) for sampled in (tasks_and_runs, mean_of_these))
     text = page(code, code.claims.title, code.claims.introduction, judged, cells, these)
-    assert "The **verdict for these tasks** takes the tasks and orders as they are" in text
+    assert "The **verdict for these tasks** treats the tasks and orders as fixed" in text
     assert "Verdict for these tasks" in text

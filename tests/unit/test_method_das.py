@@ -421,7 +421,7 @@ def paper() -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("switch", [s for s in SWITCHES if "gather_grad" not in s], ids=str)
 def test_each_switch_changes_what_is_learnt(switch: dict, paper: dict[str, Tensor]) -> None:
-    """Another gradient of gathered rows shows on several processes only (test_methods_distributed.py)."""
+    """Another gradient of gathered rows shows on several processes only (test_methods_composition.py)."""
     changed = _two_steps(**switch)
     assert any(not torch.equal(value, changed[name]) for name, value in paper.items())
 

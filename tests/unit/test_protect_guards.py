@@ -1,9 +1,11 @@
-"""`protect` where something goes wrong, or is unusual: nothing silent, nothing left behind."""
+"""Protected trainings that cannot work are refused; what the others report."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,19 +13,33 @@ from typing import Any
 
 import pytest
 import torch
-from test_protect import OPTIONS, SPECS, collator, ours, recording, remembered, rows, same_weights, stock
+from protected_run import OPTIONS, SPECS, collator, rows
+from test_protect import ours, recording, remembered, same_weights, stock
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.data import IterableDataset
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import tiny
+from everlearn import protect
 from everlearn.errors import DataError, EverlearnError
+from everlearn.evaluation.held_out_rows import BYTES
 from everlearn.files import SEAL, load_tensors
 from everlearn.methods.base import Method, Stage, Transform
-from everlearn.protecting import protect
+from everlearn.model.objectives import make_objective
 from everlearn.protecting.foreign_data import Examples
+from everlearn.protecting.held_out import held_out_texts
 from everlearn.seeding import seeded
+
+# -- `protect` where something goes wrong, or is unusual: nothing silent, nothing left behind --------------------------
+
 
 NOISY = "transformer.h.1.mlp.c_fc.weight"
 
@@ -273,3 +289,275 @@ def test_a_damaged_memory_is_named_and_half_of_one_is_none(tmp_path: Path) -> No
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(EverlearnError, match=r"ewc\.safetensors is damaged.*Restore it from a copy"):
         protect(stock(model, tmp_path, "gpt2"), SPECS, memory=memory)
+
+
+# -- What a protected training measures: held-out text, the report at its end, and when it stops -----------------------
+
+
+# -- The forms in which `protect` takes held-out text, and those that it refuses with a remedy -------------------------
+
+
+TEXTS = tiny.texts(60, seed=3)
+
+
+def rows_of(held_out: Any) -> list[int]:
+    return [len(text) for text in held_out_texts(held_out, tiny.model("gpt2"), tiny.tokenizer())]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    halves = [tmp_path / "one.jsonl", tmp_path / "my texts.txt"]
+    halves[0].write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:30]))
+    halves[1].write_text("\n".join(TEXTS[30:]))
+    return halves
+
+
+def test_files_are_read_in_any_form(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = rows_of(TEXTS)
+    assert expected[0] > 1
+    assert rows_of(files) == rows_of([str(file) for file in files]) == rows_of({"general": files}) == expected
+    monkeypatch.chdir(files[0].parent)
+    assert rows_of(["one.jsonl", "my texts.txt"]) == expected
+
+
+def test_the_column_of_text_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "news.jsonl"
+    path.write_text("".join(json.dumps({"id": "a", "content": text}) + "\n" for text in TEXTS))
+    assert rows_of(path) == rows_of(TEXTS)
+
+
+def test_texts_that_only_end_like_a_file_stay_texts() -> None:
+    texts = [f"{text} It stands in notes.txt" for text in TEXTS]
+    assert rows_of(texts) == rows_of([*texts[:-1], texts[-1]])
+    assert rows_of(texts)[0] >= rows_of(TEXTS)[0]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "says"),
+    [
+        ([{"text": "a"}], r"`dict` is among them.*row\[\"text\"\]"),
+        ({"rows": [{"text": "a"}]}, r"'rows'.*`dict` is among"),
+        ({"one": {"two": "a.txt"}}, r"'one'.*`dict` is among"),
+        ([1, 2], "`int` is among them"),
+        (3, "`int` is among them"),
+        ([Path("a.txt"), "some text"], r"both texts and files \('a.txt'\)"),
+        (["some text", "corpus/a.jsonl"], r"both texts and files \('corpus/a.jsonl'\)"),
+        (["no-such-file.jsonl"], "no-such-file.jsonl"),
+    ],
+)
+def test_other_forms_are_refused(held_out: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        rows_of(held_out)
+
+
+# -- What a protected training ends with: what was protected and how, where the memory is, what was forgotten ----------
+
+
+GENERAL = tiny.texts(120, seed=9)
+
+
+def trainer_of(model: nn.Module, folder: Path, **options: Any) -> Any:
+    return Trainer(
+        model=model,
+        args=TrainingArguments(str(folder / "out"), **(OPTIONS | {"learning_rate": 1e-2} | options)),
+        train_dataset=rows(),
+        data_collator=collator("gpt2"),
+        processing_class=tiny.tokenizer(),
+    )
+
+
+def nats_per_label(model: nn.Module, blocks: list[dict[str, Any]]) -> float:
+    """The slow way: one row after another."""
+    objective = make_objective(None, model, tiny.tokenizer())
+    total = items = 0.0
+    with torch.no_grad():
+        for row in blocks:
+            outputs = objective.forward(model.eval(), objective.collate([row], [0]))
+            total, items = total + float(outputs.losses.sum()), items + float(outputs.items)
+    return total / items
+
+
+def test_a_trainer_ends_with_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    memory, model = tmp_path / "memory", tiny.model("gpt2")
+    remembered(model, memory)
+    before = copy.deepcopy(model)
+    trainer = protect(
+        trainer_of(model, tmp_path), SPECS, memory=memory, domain="d2", held_out={"general text": GENERAL}
+    )
+    with pytest.raises(EverlearnError, match="not ended yet"):
+        trainer.protection_report()
+    trainer.train()
+    report = trainer.protection_report()
+    assert (report.domain, report.earlier, report.steps) == ("d2", ("d1",), 3)
+    assert report.memory == memory / "stage-02-d2"
+    assert report.memory_bytes > 1000
+    lines = [line for line in trainer.state.log_history if "ewc/penalty" in line]
+    for name in ("ewc/penalty", "das/contrast"):
+        assert report.penalties[name] == pytest.approx(sum(line[name] for line in lines) / len(lines), rel=1e-5)
+    assert 0 < report.masks["das"].held_back < 1
+    assert report.masks["das"].parameters <= sum(p.numel() for p in model.parameters())
+
+    (lost,) = report.forgetting
+    (text,) = trainer.protected._held_out
+    blocks = text.take(range(len(text)))
+    labels = text._before.items
+    width = float((labels * text._known[BYTES]).sum() / labels.sum()) * math.log(2)
+    assert lost.before == pytest.approx(nats_per_label(before, blocks) / width, rel=1e-5)
+    assert lost.after == pytest.approx(nats_per_label(model, blocks) / width, rel=1e-5)
+    assert lost.forgotten.value == pytest.approx(lost.after - lost.before)
+    low, high = lost.forgotten.interval or (0, 0)
+    assert low < lost.forgotten.value < high
+    assert trainer.state.log_history[-1]["forgotten/general text"] == lost.forgotten.value
+
+    shown = str(report)
+    assert shown in capsys.readouterr().out
+    for part in ("what it knew of d1", "Penalty ewc/penalty", "Mask of das: held", str(memory), "General text"):
+        assert part in shown
+    plain = json.loads(json.dumps(report.to_dict()))
+    assert plain["forgetting"][0]["forgotten"]["low"] == low
+    assert plain["memory"] == str(report.memory)
+
+
+def test_where_nothing_protects_the_report_says_so(tmp_path: Path) -> None:
+    trainer = protect(trainer_of(tiny.model("gpt2"), tmp_path), ["ewc"], memory=tmp_path / "memory")
+    trainer.train()
+    shown = str(trainer.protection_report())
+    assert "No penalty and no mask was at work." in shown
+    assert "EWC protected nothing in this domain." in shown
+    assert "protected from the next domain on" in shown
+    assert "pulled back" not in shown, "the penalty is in the loss"
+    assert "was not measured: give `protect` a text (`held_out`)" in shown
+
+
+def test_a_loop_ends_with_the_same_report(tmp_path: Path) -> None:
+    (tmp_path / "general.txt").write_text("\n".join(GENERAL))
+    model = tiny.model("gpt2")
+    remembered(model, tmp_path / "memory")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    options: dict[str, Any] = {"data": rows(), "collate": collator("gpt2"), "domain": "d2"}
+    with pytest.raises(EverlearnError, match="needs the model's tokenizer"):
+        protect(model, optimizer, SPECS, memory=tmp_path / "memory", held_out=GENERAL, **options)
+    options |= {"held_out": tmp_path / "general.txt", "tokenizer": tiny.tokenizer()}
+    with protect(model, optimizer, SPECS, memory=tmp_path / "memory", **options) as protected:
+        for batch in DataLoader(protected.data, 4, collate_fn=options["collate"]):
+            protected.loss(dict(batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    report = protected.report
+    assert report.steps == 3
+    assert {"ewc/penalty", "das/contrast"} <= report.penalties.keys()
+    assert report.forgetting[0].rows > 5
+    assert report.forgetting[0].forgotten.interval is not None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "text", "says"),
+    [("gpt2", ["too short"], "fewer than a row"), ("t5", GENERAL, "an encoder-decoder does not learn")],
+)
+def test_text_that_cannot_be_scored_is_refused_at_once(tmp_path: Path, architecture: str, text: Any, says: str) -> None:
+    trainer = trainer_of(tiny.model(architecture), tmp_path)
+    with pytest.raises(EverlearnError, match=says):
+        protect(trainer, ["ewc"], memory=tmp_path / "memory", held_out=text)
+
+
+# -- A protected Trainer ends when held-out text is forgotten beyond a bound (`stop`) ----------------------------------
+
+
+RARE = ["§ ± µ ¶ ÷ × ø ß þ ð " * 6] * 40
+"""Text of which the training has no token, so that it gets worse."""
+
+
+class Weights(TrainerCallback):
+    """Keeps the weights after each step."""
+
+    def __init__(self) -> None:
+        self.after: dict[int, dict[str, torch.Tensor]] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.after[state.global_step] = {n: p.detach().clone() for n, p in kwargs["model"].named_parameters()}
+
+
+def trained(folder: Path, model: nn.Module, **options: Any) -> tuple[Any, Weights]:
+    """A protected training of six steps."""
+    trainer, weights = trainer_of(model, folder, max_steps=6, learning_rate=3e-2), Weights()
+    trainer.add_callback(weights)  # before the one that takes steps back
+    protect(trainer, ["ewc"], memory=folder / "memory", held_out={"rare": RARE}, **options)
+    trainer.train()
+    return trainer, weights
+
+
+def worse_at(base: nn.Module, weights: Weights) -> dict[int, float]:
+    """Step → bits per byte that the text got worse."""
+    (text,) = held_out_texts({"rare": RARE}, base, tiny.tokenizer())
+    text.measure(base, 4, False)
+    model, found = copy.deepcopy(base), {}
+    for step, state in weights.after.items():
+        model.load_state_dict(state, strict=False)
+        found[step] = text.forgetting(model, 4, False).forgotten.value or 0.0
+    return found
+
+
+def test_it_ends_with_the_weights_of_the_last_measurement_within_the_bound(tmp_path: Path) -> None:
+    base = tiny.model("gpt2", dropout=0.0)
+    _, free = trained(tmp_path / "free", copy.deepcopy(base))
+    worse = worse_at(base, free)
+    bound = (worse[3] + worse[4]) / 2
+    assert worse[3] < bound < worse[4]
+
+    model = copy.deepcopy(base)
+    trainer, _ = trained(tmp_path / "stopped", model, stop={"rare": bound}, stop_every=1)
+    assert trainer.state.global_step == 4
+    assert all(torch.equal(p, free.after[3][name]) for name, p in model.named_parameters())
+    report = trainer.protection_report()
+    assert report.forgetting[0].forgotten.value == pytest.approx(worse[3], abs=1e-5)
+    assert "Stopped at step 4: rare was forgotten" in str(report)
+    assert f"`stop` allows {bound:g}. The weights are those of step 3." in str(report)
+    assert (tmp_path / "stopped" / "memory" / "stage-01-domain-1").is_dir()
+
+
+def test_passed_at_the_first_measurement_the_weights_are_those_before(tmp_path: Path) -> None:
+    base = tiny.model("gpt2", dropout=0.0)
+    _, free = trained(tmp_path / "free", copy.deepcopy(base))
+    model, worse = copy.deepcopy(base), worse_at(base, free)
+    trainer, _ = trained(tmp_path / "stopped", model, stop=worse[4] - 0.01, stop_every=4)
+    assert trainer.state.global_step == 4
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), base.parameters(), strict=True))
+    assert "The weights are those before the training." in str(trainer.protection_report())
+
+
+def test_within_the_bound_nothing_changes(tmp_path: Path) -> None:
+    base = tiny.model("gpt2", dropout=0.0)
+    _, free = trained(tmp_path / "free", copy.deepcopy(base))
+    model = copy.deepcopy(base)
+    trainer, _ = trained(tmp_path / "bounded", model, stop=1e6, stop_every=2)
+    assert all(torch.equal(p, free.after[6][name]) for name, p in model.named_parameters())
+    assert trainer.protection_report().stopped is None
+
+
+def test_a_checkpoint_cannot_be_gone_on_from(tmp_path: Path) -> None:
+    trainer = trainer_of(tiny.model("gpt2"), tmp_path, max_steps=6)
+    protect(trainer, ["ewc"], memory=tmp_path / "memory", held_out={"rare": RARE}, stop=0.1)
+    with pytest.raises(EverlearnError, match="within the bounds of `stop`"):
+        trainer.train(resume_from_checkpoint="anywhere")
+
+
+def test_a_loop_decides_itself(tmp_path: Path) -> None:
+    model = tiny.model("gpt2")
+    with pytest.raises(EverlearnError, match="`stop` works with a Trainer only"):
+        protect(model, torch.optim.SGD(model.parameters(), 0.1), ["ewc"], memory=tmp_path, data=[], stop=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"stop": 0.1}, "give `held_out`"),
+        ({"stop": {"rar": 0.1}, "held_out": {"rare": RARE}}, "did you mean"),
+        ({"stop": {"rare": -1}, "held_out": {"rare": RARE}}, "0 or more"),
+        ({"stop": float("nan"), "held_out": {"rare": RARE}}, "0 or more"),
+        ({"stop_every": 5}, "no effect without `stop`"),
+        ({"stop": 0.1, "stop_every": 0, "held_out": {"rare": RARE}}, "`stop_every`"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(EverlearnError, match=f"(?i){says}"):
+        protect(trainer_of(tiny.model("gpt2"), tmp_path), ["ewc"], memory=tmp_path / "memory", **options)
