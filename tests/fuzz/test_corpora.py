@@ -1,4 +1,4 @@
-"""Whatever a corpus is: a valid one is read as it was written, from any place on, a damaged one gets a sentence."""
+"""Fuzz corpora and archives."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import io
 import json
 import lzma
 import random
+import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,12 @@ from everlearn.data.documents import check_corpus, read_documents
 from everlearn.data.opening import Limits
 from everlearn.errors import EverlearnError
 from everlearn.tasks.labelled import EndTask, check_test_apart, read_end_task
+from everlearn_bench.suites.archives import broken, members
+from everlearn_bench.suites.m2d2.layouts import read_folder
 from fuzz.harness import fuzz
+
+# -- Whatever a corpus is: a valid one is read as it was written, from any place on, a damaged one gets a sentence -----
+
 
 LETTERS = "abc xyz,;\"'\t\\{}[]:|#é漢😀\u2028\x0b\x85-0.1eE+nulltrue"
 LINE_FORMATS = (".txt", ".md")
@@ -179,3 +186,52 @@ def test_labels_get_a_sentence(tmp_path: Path) -> None:
             read_end_task(task)
 
     fuzz("labels", 100, case)
+
+
+# -- Tarballs as nobody packs them: their texts are read, or one sentence says what is wrong ---------------------------
+
+
+PARTS = [f"cs.CL/{part}.txt" for part in ("train", "valid", "test")]
+NAMES = [*PARTS, "../up", "/absolute", "a" * 300, "é", "", ".", "cs.CL", "cs.CL/train.txt/x", "\udcff"]
+KINDS = [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE]
+KINDS += [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, b"Z"]
+PAX = [{}, {"path": "cs.CL/train.txt"}, {"size": "9" * 30}, {"GNU.sparse.map": "0,9,9"}, {"GNU.sparse.major": "1"}]
+PAX += [{"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "x"}, {"comment": "é" * 400}]
+
+
+def packed(chance: random.Random) -> bytes:
+    """A tarball of some files; now and then a header says another kind, or another size, than its content has."""
+    out = io.BytesIO()
+    form = chance.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        for name in [*chance.sample(PARTS, chance.randint(0, 3)), *chance.choices(NAMES, k=chance.randint(0, 3))]:
+            content = "\n".join(some_text(chance) for _ in range(chance.randint(0, 4))).encode()
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = len(content), chance.choice(PAX)
+            if chance.random() < 0.3:
+                info.type, info.linkname = chance.choice(KINDS), chance.choice(NAMES)
+            with contextlib.suppress(ValueError):  # what this format cannot write
+                tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def test_archives(tmp_path: Path) -> None:
+    def case(chance: random.Random) -> None:
+        raw = packed(chance)
+        raw = damaged(raw, chance) if chance.random() < 0.5 else raw
+        raw = gzip.compress(raw, 1)
+        path = tmp_path / "cs.CL.tar.gz"
+        path.write_bytes(damaged(raw, chance) if chance.random() < 0.3 else raw)
+        tracemalloc.start()
+        try:
+            for part, read in read_folder(tmp_path).leaves[0].texts.items():
+                with contextlib.suppress(EverlearnError):
+                    assert all(line.strip() for line in read()), part
+            with contextlib.suppress(EverlearnError):
+                list(members(path, lambda name: True))
+            broken(path)
+            assert tracemalloc.get_traced_memory()[1] < 2**24, "takes much memory"
+        finally:
+            tracemalloc.stop()
+
+    fuzz("archives", 80, case)

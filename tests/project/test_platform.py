@@ -1,16 +1,21 @@
-"""What the hosting platform reads: forms, workflows, hooks. Nothing can be sent there from here, so the rules are."""
+"""What the project promises of platforms, records and the notebook."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 import yaml
 
 from installed import VERSIONS
+
+# -- What the hosting platform reads: forms, workflows, hooks. Nothing can be sent there from here, so the rules are ---
+
 
 ROOT = Path(__file__).parents[2]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -172,3 +177,100 @@ def test_files_are_clean() -> None:
         assert not text.strip() or (text.endswith("\n") and not text.endswith("\n\n")), path
         assert not re.search(r"[ \t]+$", text, re.MULTILINE), path
         assert not re.search(r"^(<<<<<<<|>>>>>>>) ", text, re.MULTILINE), path
+
+
+# -- Records of commands in a new environment are their scripts'; what lies in the root was put there on purpose -------
+
+
+README_RECORD = (ROOT / "docs" / "results" / "readme-commands.md").read_text(encoding="utf-8")
+
+
+def test_the_record_has_the_commands_of_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import readme_commands
+
+    *recorded, last = re.findall(r"^## `(.*)`$", README_RECORD, re.MULTILINE)
+    assert last == "pip list"
+    assert recorded == readme_commands.commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert README_RECORD.count("\nexit code 0, ") == len(recorded)
+    assert f"{len(recorded)} ran to their end, 0 were\nleft out, 0 failed" in README_RECORD
+
+
+def test_the_environment_had_no_development_packages_and_no_path_is_recorded() -> None:
+    packages = re.findall(r"^([\w.-]+) +\d", README_RECORD.partition("## `pip list`")[2], re.MULTILINE)
+    assert {"everlearn", "torch", "transformers"} <= set(packages)
+    assert not {"pytest", "ruff", "mypy", "trl", "build", "sphinx", "hypothesis"} & {name.lower() for name in packages}
+    assert not re.findall(r"/(?:home|root|tmp|work|opt)/", README_RECORD)
+
+
+THIRD_PARTY_RECORD = (ROOT / "docs" / "results" / "third-party.md").read_text(encoding="utf-8")
+
+
+def test_the_record_has_the_commands_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import third_party
+
+    assert re.findall(r"^## `(.*)`$", THIRD_PARTY_RECORD, re.MULTILINE) == [
+        command for command, _ in third_party.COMMANDS
+    ]
+    codes = list(map(int, re.findall(r": exit code (\d+), ", THIRD_PARTY_RECORD)))
+    assert codes == [third_party.FAILS.get(place, 0) for place in range(len(codes))]
+    assert third_party.RECIPE in THIRD_PARTY_RECORD
+    assert all(THIRD_PARTY_RECORD.count(words) >= 2 for words in third_party.ON_PAGE), "asked for, and found"
+    assert not re.findall(r"/(?:home|root|tmp|work|opt)/", THIRD_PARTY_RECORD)
+
+
+def test_the_record_shows_every_group_of_plugins() -> None:
+    project = tomllib.loads((ROOT / "examples/everlearn-example/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    from everlearn.plugins import GROUPS
+
+    groups = {group.removeprefix("everlearn.") for group in project["entry-points"]}
+    assert set(GROUPS) == groups
+    for name in ("near_base", "norms", "phi", "weather", "hello"):
+        assert re.search(rf"^## `.*\b{name}\b", THIRD_PARTY_RECORD, re.MULTILINE), name
+
+
+def test_names_in_the_root_are_words():
+    # A command to which `-` was no standard output once left a file of that name.
+    assert [path.name for path in ROOT.iterdir() if not path.name.lstrip(".")[:1].isalpha()] == []
+
+
+# -- The notebook: what is committed is of its source, light and of no machine; its cells run --------------------------
+
+
+_SPEC = importlib.util.spec_from_file_location("make_notebook", ROOT / "notebooks/make.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+make = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(make)
+
+
+def test_the_notebook_is_of_its_source() -> None:
+    committed, made = nbformat.read(make.NOTEBOOK, as_version=4), make.written()
+    nbformat.validate(committed)
+    assert [(cell.cell_type, cell.source) for cell in committed.cells] == [
+        (cell.cell_type, cell.source) for cell in made.cells
+    ], "`make notebook` makes it anew"
+
+
+def test_the_notebook_has_outputs_and_nothing_of_a_machine() -> None:
+    text = make.NOTEBOOK.read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    outputs = [output for cell in nbformat.reads(text, 4).cells for output in cell.get("outputs", ())]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert sum("text/html" in output.get("data", {}) for output in outputs) == 3
+    assert {output.output_type for output in outputs} <= {"stream", "execute_result", "display_data"}
+    assert "stderr" not in {output.get("name") for output in outputs}
+    shown = re.sub(r'"image/png": "[^"]*"', "", text)
+    assert re.findall(r"/(?:home|root|tmp|Users|work)/[^\s\"']*", shown) == []
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel of its own, with two steps a domain."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    made = make.run(make.written(), tmp_path, timeout=300, STEPS=2, BLOCKS=2, SAMPLES=4)
+    assert (tmp_path / "runs/notebook/protected/stage-03-pandas/model.safetensors").is_file()
+    assert not (tmp_path / "runs/notebook/plain/stage-03-pandas").exists()
+    assert any("image/png" in output.get("data", {}) for output in made.cells[-4].outputs)
