@@ -49,10 +49,10 @@ REVEALS = {
 
 KINDS = {
     "none": "Plain training.",
-    "replay": "Replay: old text is trained on again, kept or generated.",
-    "isolation": "Parameter isolation: a domain has parameters of its own, or those that it uses are held back.",
+    "replay": "Replay: the model trains on old text again, stored or generated.",
+    "isolation": "Parameter isolation: a domain has its own parameters, or the parameters that it uses are protected.",
     "ensembling": "Ensembling: several models, or branches of one, answer together.",
-    "data-focused": "Regularisation by data: what is made of a text stays near what an earlier model made of it.",
+    "data-focused": "Regularisation by data: the outputs for a text stay near those of an earlier model.",
     "prior-focused": "Regularisation by a prior: the weights stay near those of earlier domains.",
     "trick": "Fine-tuning trick: other rates, schedules or parts that move; nothing of earlier domains is kept.",
 }
