@@ -122,7 +122,7 @@ class ModelProbe:
         return "sft"
 
     def fit(self, methods: Sequence[Mapping[str, Any]], domains: int, most_rows: int, block_size: int) -> Fit:
-        """Find the largest batch, of rows halved from `most_rows`, that the memory of this machine holds."""
+        """Halve the rows of a batch, starting at `most_rows`, until training fits this machine's memory."""
         built = [build(dict(spec)) for spec in methods]
         costs = {method.label: method.cost(self.model) for method in built}
         sizes = Sizes.of(self.model, built, domains)

@@ -148,7 +148,7 @@ def _call(value: Any, what: str, wrong: Callable[..., NoReturn]) -> dict[str, An
 
 
 def _function(value: Any, what: str, wrong: Callable[..., NoReturn]) -> Mapping[str, Any]:
-    """Return what stands under `function`, or the value itself; it must have a name."""
+    """Return the function of a tool call, nested under `function` or not; refuse one without a name."""
     function = value.get("function", value) if isinstance(value, Mapping) else value
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         wrong(f"{what} has no `name`", value)

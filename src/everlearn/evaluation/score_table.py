@@ -134,9 +134,9 @@ class ScoreTable(BaseModel):
         return before - after if self.higher_is_better else after - before
 
     def each(self, quantity: Quantity) -> dict[str, float]:
-        """Return a quantity of the columns that have it, NaN where it was not measured.
+        """Compute a quantity, such as forgetting, for each column that it applies to; NaN where a score is missing.
 
-        Without an order of its domains (`learnt_at`) nothing is learnt after a domain, and so nothing is forgotten.
+        If the order of the domains is unknown (`learnt_at`), no domain counts as forgotten.
         """
         last, values = len(self.rows) - 1, dict[str, float]()
         for column in self.columns:
