@@ -1,4 +1,4 @@
-"""Which files of a folder are text to train on: not the card of a data set, and of its splits the one for training."""
+"""Find the files of a folder that are training text: a README and the splits for validation and testing are not."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class Grid(RunFactory):
         return self._open(cell, known) and self._state(cell).state != "running"
 
     def _open(self, cell: GridRun, known: int | None) -> bool:
-        """Return whether the cell is to be made: it is not done, and has not failed since the `known` failure."""
+        """Return whether to run the cell: it is not done, and its last failure, if any, is the one at time `known`."""
         return not self.done(cell) and self._failure(cell) in (None, known)
 
     def _failure(self, cell: GridRun) -> int | None:

@@ -287,7 +287,7 @@ class _Layer:
         return [block for block in blocks if block is not None and self.has(block)][:1]
 
     def others(self) -> dict[str, Projection]:
-        """Return the linear layers besides attention and feed-forward, which count as feed-forward ones."""
+        """Return the linear layers outside attention and feed-forward blocks; they are treated as feed-forward ones."""
         found: dict[str, Projection] = {}
         for projection in self.stack.others:
             if find(self.model, self.at(projection)) is not None:

@@ -1,4 +1,4 @@
-"""Map layers and tensors to their depth in a model, in memory or by names alone, and freeze those that are named."""
+"""Map layers and tensors to their depth in a model, and freeze layers by name."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Predictor:
         raise self._cannot("does not say how certain it is")
 
     def likely(self, batch: Batch) -> Tensor:
-        """Log-probabilities of the whole vocabulary where each label is predicted, [B, K, V] float64; of few labels."""
+        """Return log-probabilities of the whole vocabulary for each label, [B, K, V] float64; for few labels only."""
         raise self._cannot("does not fill blanks")
 
     def fine_tuned(self, tune: Tune) -> Predictor:

@@ -97,9 +97,9 @@ class SiATL(Thaws):
 
 
 def prompt_labels(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the next token wherever it belongs to a prompt, and all positions, both [B, S].
+    """Return labels, the next token if it is part of a prompt and IGNORE otherwise, and positions, both [B, S].
 
-    The first token of an example has no prediction; padding of a row is an example without an answer.
+    The first token of an example is not predicted. Padding is recognised because it has no answer.
 
     Args:
         batch: packed prompts and answers: `input_ids` and `position_ids` [B, S], `labels` and `positions` [B, K].
