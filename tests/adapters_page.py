@@ -45,7 +45,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "LN tuning": ("LNTuningConfig", {"task_type": "CAUSAL_LM"}),
     "prompt tuning": ("PromptTuningConfig", {"task_type": "CAUSAL_LM", "num_virtual_tokens": 3}),
 }
-COLUMNS = ("adapter", "PEFT's configuration", "mas", "si", "replay", "loads with PEFT", "merged, in transformers")
+METHODS: dict[str, dict[str, object]] = {
+    "mas": {"samples": 2},
+    "si": {},
+    "budget": {"samples": 2, "probe": 2, "checks": 1, "general": None},
+    "o_lora": {},
+    "replay": {},
+}
+COLUMNS = ("adapter", "PEFT's configuration", *METHODS, "loads with PEFT", "merged, in transformers")
 
 
 def adapted(kind: str) -> PeftModel:
@@ -62,9 +69,9 @@ def adapted(kind: str) -> PeftModel:
 
 
 def learn(kind: str, method: str) -> float:
-    """Learn two domains with the same adapter; return the penalty of the second, or its loss."""
-    model, built = adapted(kind), build({"name": method, **({"samples": 2} if method == "mas" else {})})
-    for index in (1, 2):
+    """Learn two domains with the same adapter (one if another must follow); return the penalty or the loss."""
+    model, built = adapted(kind), build({"name": method, **METHODS[method]})
+    for index in (1,) if method == "o_lora" else (1, 2):
         parts = stages.learn([built], stages.stage(model, index, "causal", steps=2, count=4, batch_size=2))
     return float(parts[-1].get(f"{method}/penalty", parts[-1]["loss"]))
 
@@ -112,7 +119,7 @@ def row(kind: str) -> str:
         cells = [
             kind,
             f"`{cls}({shown})`",
-            *(_outcome(learn, kind, method) for method in ("mas", "si", "replay")),
+            *(_outcome(learn, kind, method) for method in METHODS),
             _outcome(reloads, kind),
             _outcome(merges, kind),
         ]

@@ -306,16 +306,19 @@ def test_a_run_goes_on_from_an_extended_base(project: Project) -> None:
 
 
 def test_new_tokens_that_an_adapter_does_not_train_are_named_and_the_advice_works(project: Project) -> None:
-    """LoRA leaves the rows of new tokens where they are; a method that trains all weights moves them."""
+    """LoRA leaves the rows of new tokens where they are; its option moves them, and so does full training."""
     assert project("extend", "flat", "extended", "--text", "cells.jsonl", "--tokens", "8").code == 0
-    says = r"extended was extended by 8 tokens, whose embeddings 'lora' leaves as they are"
+    says = (
+        r"extended was extended by 8 tokens, whose embeddings 'lora' leaves .* `trainable_token_indices: new`, or learn"
+    )
     new = slice(-8, None)
-    for method, moves in (("lora", False), ("mas", True)):
+    advised = {"name": "lora", "trainable_token_indices": "new"}
+    for number, (method, moves) in enumerate((("lora", False), (advised, True), ("mas", True))):
         project.recipe |= {"model": "extended", "method": method}
-        outcome = project("run", "recipe.yaml", "train.max_steps=2", f"run.folder=runs/{method}")
+        outcome = project("run", "recipe.yaml", "train.max_steps=2", f"run.folder=runs/{number}")
         assert outcome.code == 0, outcome.err
         assert (re.search(says, outcome.err + outcome.out) is not None) is not moves
-        stage = next((project.folder / "runs" / method).glob("stage-01-*"))
+        stage = next((project.folder / "runs" / str(number)).glob("stage-01-*"))
         before, after = (
             AutoModelForCausalLM.from_pretrained(path).get_input_embeddings().weight[new]
             for path in (project.folder / "extended", stage)

@@ -481,7 +481,7 @@ def test_mistakes_are_sentences() -> None:
     model = tiny.model("gpt2")
     with pytest.raises(MethodError, match="set `general: null`"):
         check_methods([Budget()], stages.setting(model, [Budget()], "causal"))
-    both = [Budget(), build("lora")]
+    both = [Budget(), build("dap_adapter")]
     with pytest.raises(MethodError, match=r"adds comes and goes|PEFT"):
         check_methods(both, stages.setting(model, both, "causal", general=True))
     with pytest.raises(MethodError, match="option 'general'"):

@@ -91,6 +91,8 @@ class Needs:
     """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
     base_model: bool = False
     """Reads the base model (``checkpoints[0]``) in every domain, so a run cannot continue without it."""
+    start: bool = False
+    """Reads what the trained parameters were at the beginning of the domain (``stage.start``)."""
     memory: Literal["nothing", "statistics", "parameters"] = "nothing"
     """Content of its memory besides old text: statistics of units or weights, or trained parameters of each domain."""
 
@@ -265,6 +267,10 @@ class Method:
 
     def adds_low_rank(self, model: nn.Module) -> bool:
         """Return whether the method attaches low-rank matrices to a frozen model (``Attachment.low_rank``)."""
+        return False
+
+    def adopts(self, model: nn.Module) -> bool:
+        """Return whether the method works with adapters that the model brings along, and attaches nothing then."""
         return False
 
     def cost(self, model: nn.Module) -> Cost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +114,8 @@ class Stage:
             themselves.
         moved: names of the weights of the plain model that methods train by what they attach (low-rank matrices); None
             if what is trained is what requires a gradient. The engine sets it.
+        start: copies of the trained parameters at the beginning of the domain, with everything attached, if a method
+            needs them (``Needs.start``). The engine sets it.
         host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
             if the trainer does not provide it.
     """
@@ -141,6 +143,7 @@ class Stage:
     phase: Phase = in_silence
     moved: frozenset[str] | None = None
     host: Batch | None = None
+    start: Mapping[str, Tensor] = field(default_factory=dict)
     _acting: str = "Reading"
     _passes: list[Generator[Batch]] = field(default_factory=list, repr=False)
 

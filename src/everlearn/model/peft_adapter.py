@@ -5,14 +5,15 @@ A stage folder holds it beside the merged weights (``adapter/``) or, if these ar
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from peft import LoraConfig, PeftModel
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 
@@ -22,6 +23,8 @@ from everlearn.errors import ModelError, RunError
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BESIDE = "adapter"
 """Folder of the adapter inside a stage that also has its merged weights."""
+_MATRIX = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])\.[^.]+\.weight")
+_DIRECTIONS = "_directions_of_merged_adapter"
 TASKS = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 """Kind of model → PEFT's task; it has none for masked language models."""
 
@@ -96,9 +99,31 @@ def with_adapter(base: Callable[[], PreTrainedModel], path: str, revision: str |
         revision: revision of the repository.
     """
     changed: Any = PeftModel.from_pretrained(base(), path, revision=revision)
+    directions = {at: a.detach().clone() for at, a in matrices_of(changed, "A", trained=False).items()}
     plain = merged(changed)
     plain.requires_grad_(True)
+    setattr(plain, _DIRECTIONS, directions)
     return plain
+
+
+def directions_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return A of the LoRA adapter that was merged into a model (:func:`with_adapter`), by path of the layer."""
+    return dict(getattr(model, _DIRECTIONS, {}))
+
+
+def matrices_of(model: nn.Module, which: Literal["A", "B"], trained: bool = True) -> dict[str, nn.Parameter]:
+    """Return path of a layer → A or B of its LoRA adapter.
+
+    Args:
+        model: a model with adapters; without, there is nothing.
+        which: the matrix.
+        trained: that of the adapter that is trained, or of one that is frozen.
+    """
+    found = {}
+    for name, parameter in model.named_parameters():
+        if (match := _MATRIX.fullmatch(name)) and match[2] == which and parameter.requires_grad == trained:
+            found[match[1]] = parameter
+    return found
 
 
 def merged(adapted: Any) -> PreTrainedModel:

@@ -35,6 +35,8 @@ from everlearn.errors import ModelError
 
 NEW_TOKENS = "new_tokens.json"
 """File beside an extended model that lists what was added."""
+NEW_TOKEN_IDS = "new_token_ids"
+"""Key of a model's configuration with the ids of the tokens that it was extended by."""
 Initialise = Literal["pieces", "mean"]
 Word = tuple[str, ...]
 """A word as the tokens that it is split into."""
@@ -181,6 +183,22 @@ def grow(
             mean = table[everything].mean(0)
             for pieces, number in ids:
                 table[number] = mean if initialise == "mean" else table[pieces].mean(0)
+    setattr(model.config, NEW_TOKEN_IDS, sorted({*new_token_ids(model), *(number for _, number in ids)}))
+
+
+def new_token_ids(model: nn.Module) -> list[int]:
+    """Return the ids of the tokens that a model was extended by, as its configuration records them."""
+    return list(getattr(model.config, NEW_TOKEN_IDS, None) or [])
+
+
+def token_tables(model: nn.Module) -> list[str]:
+    """Return the paths of the modules whose rows are tokens: the input embeddings, and an untied output head."""
+    plain: Any = model
+    tables, head = [plain.get_input_embeddings()], plain.get_output_embeddings()
+    if head is not None and head.weight is not tables[0].weight:
+        tables.append(head)
+    paths = {id(module): path for path, module in model.named_modules()}
+    return [paths[id(table)] for table in tables]
 
 
 def _table(module: Any) -> torch.Tensor:

@@ -322,8 +322,9 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
                 "measures nothing ('l2_sp', 'si')."
             )
         for hook, why in NEEDS_A_RUN.items():
-            if overrides(method, hook):
-                raise MethodError(f"Method '{method.label}' {why}. Use it with `everlearn run`.")
+            if overrides(method, hook) and not method.adopts(model):
+                own = "Add LoRA adapters to the model (`peft.get_peft_model`), or use" if _may_adopt(method) else "Use"
+                raise MethodError(f"Method '{method.label}' {why}. {own} it with `everlearn run`.")
         if not method.needs.old_data:
             continue
         if overrides(method, "views"):
@@ -342,6 +343,10 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
                 "names alone. Tokenise the dataset before training, and drop its other columns."
             )
+
+
+def _may_adopt(method: Method) -> bool:
+    return type(method).adopts is not Method.adopts
 
 
 def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:

@@ -10,12 +10,10 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from everlearn import files
 from everlearn.config.arguments import MEASURING, training_arguments
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import check_corpus
@@ -25,7 +23,7 @@ from everlearn.evaluation import make_task, task_path
 from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.engine.protection import moved_by
 from everlearn.model.loading import check_vocabulary
-from everlearn.model.vocabulary import NEW_TOKENS
+from everlearn.model.vocabulary import new_token_ids
 from everlearn.run import notification
 from everlearn.run.disk import check_disk
 from everlearn.run.dry_run import rehearse
@@ -213,19 +211,18 @@ def _methods(run: OpenRun, model: PreTrainedModel) -> str:
 
 def _rows_left(run: OpenRun, model: PreTrainedModel) -> list[str]:
     """Return a warning if the model was given tokens whose embeddings no method trains."""
-    path = run.recipe.model.path
-    if path is None or not (Path(path) / NEW_TOKENS).is_file():
-        return []
-    freezing = [method.label for method in run.recipe.methods() if method.adds_peft or method.freezes]
+    recipe, new = run.recipe, new_token_ids(model)
+    freezing = [method for method in recipe.methods() if method.adds_peft or method.freezes]
     embeddings: Any = model.get_input_embeddings()
     names = {name for name, parameter in model.named_parameters() if parameter is embeddings.weight}
-    if not freezing or (moved_by(run.recipe.methods(), model) or frozenset()) & names:
+    if not new or not freezing or (moved_by(recipe.methods(), model) or frozenset()) & names:
         return []
-    tokens = len(files.read_json(Path(path) / NEW_TOKENS)["tokens"])
+    able = "trainable_token_indices" in type(freezing[0].config).model_fields
+    advice = "Set its option `trainable_token_indices: new`, or learn" if able else "Learn"
     return [
-        f"{path} was extended by {count(tokens, 'token')}, whose embeddings '{freezing[0]}' leaves as they are: it "
-        "trains nothing but what it adds. Learn the first domain with a method that trains all weights (such as "
-        "`mas`), and go on from its last stage."
+        f"{recipe.model.path} was extended by {count(len(new), 'token')}, whose embeddings '{freezing[0].label}' "
+        f"leaves as they are: it trains nothing but what it adds. {advice} the first domain with a method that trains "
+        "all weights (such as `mas`), and go on from its last stage."
     ]
 
 

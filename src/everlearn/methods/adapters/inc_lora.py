@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from everlearn.methods.adapters.low_rank import MAGNITUDE, A, B, Merged, MergedConfig
+from everlearn.methods.adapters.low_rank import MAGNITUDE, TOKENS, A, B, Merged, MergedConfig
 from everlearn.methods.base import Cost, register
 from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.anatomy import kind_of
@@ -63,7 +63,7 @@ class IncLoRA(Merged):
         self._adapters[domain] = learnt
 
     def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
-        """Return the adapters of all domains, concatenated.
+        """Return the adapters of all domains, concatenated; rows of tokens are those of the last one.
 
         DoRA learns W_t = diag(m_t / ‖·‖) (W_{t−1} + s B_t A_t), where ‖·‖ is the norm of each row of the matrix in
         parentheses. With D the product of these factors so far this is D (W + s Σ_i D_{i−1}⁻¹ B_i A_i), again a DoRA
@@ -84,6 +84,7 @@ class IncLoRA(Merged):
                 parts[key + name] = adapters[-1][name]
             parts[key + A] = torch.cat([part[A] for part in adapters])
             parts[key + B] = torch.cat([part[B] for part in adapters], dim=1)
+        parts |= {name: value for name, value in [*self._adapters.values()][-1].items() if TOKENS in name}
         config = self._lora(model, self.parts * len(self._adapters))
         config.inference_mode, config.task_type = True, TASKS.get(kind_of(model))
         return PeftAdapter(config, parts, alone=not self.merges)

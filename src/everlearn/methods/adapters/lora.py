@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.adapters.low_rank import Merged, MergedConfig
+from everlearn.methods.adapters.low_rank import Merged, MergedConfig, sets_weights
 from everlearn.methods.base import Cost, Setting, Stage, register
-from everlearn.methods.engine.protection import overrides
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.peft_adapter import TASKS, PeftAdapter
@@ -51,7 +50,7 @@ class LoRA(Merged):
         """Refuse other methods that change the weights of the base model."""
         super().check(setting)
         for other in setting.methods:
-            if any(overrides(other, hook) for hook in ("starting_weights", "final_weights")):
+            if sets_weights(other):
                 raise MethodError(
                     f"Method '{other.label}' changes weights that no adapter holds, and method '{self.label}' begins "
                     "each domain with the base model's. Remove one of them."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -15,13 +15,15 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
+from everlearn.model.head import output_head
 from everlearn.model.peft_adapter import merged
 from everlearn.model.peft_limits import refused_by_peft
 from everlearn.model.quantising import in_full, is_quantised
 from everlearn.model.targets import Targets, sizes_of, targets_of
+from everlearn.model.vocabulary import new_token_ids, token_tables
 from everlearn.ranges import OneOf, ranges
 
-A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
+A, B, MAGNITUDE, TOKENS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector", "trainable_tokens_delta"
 ADAPTER = "default"
 """Name of the adapter in PEFT while a domain is learnt."""
 
@@ -47,6 +49,9 @@ class MergedConfig(LowRankConfig):
     """Learn a magnitude for each row too (DoRA, arXiv 2402.09353)."""
     use_rslora: bool = False
     """Scale by α / √r (rsLoRA, arXiv 2312.03732)."""
+    trainable_token_indices: Literal["new"] | list[Annotated[int, Field(ge=0)]] | None = None
+    """Tokens whose embeddings are trained too, and their rows of an untied vocabulary head: `new`, those that
+    `everlearn extend` has added, or their ids."""
     merge: bool = True
     """Store each stage as a complete model with the adapters merged into its weights, and the adapter beside it
     (`adapter/`). Otherwise a stage is only the adapter, to be loaded with the base model."""
@@ -94,7 +99,7 @@ class LowRank(Method):
             MethodError: they belong to another model or rank.
         """
         own = get_peft_model_state_dict(model)
-        expected = {name for name in own if MAGNITUDE not in name}
+        expected = {name for name in own if MAGNITUDE not in name and TOKENS not in name}
         if wholly and learnt and (wrong := sorted(learnt.keys() - own.keys() or expected - learnt.keys())):
             raise MethodError(
                 f"Method '{self.label}' remembers other tensors than those of its adapter: '{wrong[0]}' is missing on "
@@ -106,7 +111,7 @@ class LowRank(Method):
                     f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
                     f"model's {tuple(own[name].shape)}. Its memory belongs to another model or `r`."
                 )
-        set_peft_model_state_dict(model, {name: learnt[name] for name in own.keys() & learnt.keys()})
+        set_peft_model_state_dict(model, {name: learnt.get(name, value) for name, value in own.items()})
 
     def _leave(self, stage: Stage, plain: nn.Module) -> None:
         """Restore a plain model in the stage, with the same parameters trainable as before."""
@@ -165,6 +170,12 @@ class LowRank(Method):
         return found
 
 
+def sets_weights(method: Method) -> bool:
+    """Return whether a method replaces weights that no adapter holds; one that reads the start scales adapters back."""
+    ends = overrides(method, "final_weights") and not method.needs.start
+    return ends or overrides(method, "starting_weights")
+
+
 class Merged(LowRank):
     """Base class of methods whose adapter is merged into the float32 weights when a domain ends.
 
@@ -182,10 +193,11 @@ class Merged(LowRank):
         self.merges = self.config.merge
 
     def check(self, setting: Setting) -> None:
-        """Refuse to store adapters only if another method changes the weights."""
+        """Refuse tokens that the model has not got, and to keep adapters only if another method changes the weights."""
         super().check(setting)
+        self._tokens(setting.model)
         for other in setting.methods:
-            if not self.config.merge and any(overrides(other, hook) for hook in ("starting_weights", "final_weights")):
+            if not self.config.merge and sets_weights(other):
                 raise MethodError(
                     f"Method '{other.label}' changes weights that no adapter holds, so stages of method '{self.label}' "
                     "cannot be kept as adapters alone. Set its option `merge: true`."
@@ -205,7 +217,36 @@ class Merged(LowRank):
 
     def moves(self, model: nn.Module) -> list[str]:
         """Return the weights into which the adapter is merged."""
-        return [f"{path}.weight" for path in self._targets(model)]
+        return [f"{path}.weight" for path in (*self._targets(model), *self._tokens(model))]
+
+    def _tokens(self, model: nn.Module) -> dict[str, list[int]]:
+        """Return path of an embedding or head → ids of the tokens whose rows are trained.
+
+        Raises:
+            MethodError: the model has not got these tokens, or PEFT cannot train their rows.
+        """
+        chosen = self.config.trainable_token_indices
+        if chosen is None:
+            return {}
+        ids = new_token_ids(model) if chosen == "new" else sorted(chosen)
+        at = f"Method '{self.label}', option 'trainable_token_indices':"
+        if not ids:
+            raise MethodError(
+                f"{at} 'new' trains the tokens that `everlearn extend` has added, and the model has none. Extend it, "
+                "or leave the option out."
+            )
+        embeddings: Any = model
+        rows = len(embeddings.get_input_embeddings().weight)
+        if ids[-1] >= rows:
+            raise MethodError(f"{at} {ids[-1]} is no token of the model, which has {rows:,}.")
+        head = output_head(model)
+        if getattr(head, "bias", None) is not None:
+            raise MethodError(
+                f"{at} PEFT trains rows of a vocabulary head without its bias, and that of '{type(model).__name__}' "
+                "has one. Leave the option out, and learn the first domain with a method that trains all weights "
+                "(such as `mas`)."
+            )
+        return dict.fromkeys(token_tables(model), ids)
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
         """Store what a domain has learnt, by PEFT's names."""
@@ -217,6 +258,7 @@ class Merged(LowRank):
             "lora_alpha": math.sqrt(parts) * alpha if self.config.use_rslora else parts * alpha,
             "use_dora": self.config.use_dora,
             "use_rslora": self.config.use_rslora,
+            "trainable_token_indices": self._tokens(model) or None,
         }
         return super()._lora(model, parts, **(own | options))
 
@@ -227,7 +269,8 @@ class Merged(LowRank):
 
     def _numbers(self, model: nn.Module) -> int:
         """Return the number of parameters of one adapter."""
-        return sum(
+        rows = [len(ids) * model.get_parameter(f"{path}.weight").shape[1] for path, ids in self._tokens(model).items()]
+        return sum(rows) + sum(
             self.config.r * (inputs + outputs) + (outputs if self.config.use_dora else 0)
             for inputs, outputs in self._shapes(model)
         )

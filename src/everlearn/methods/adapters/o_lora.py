@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -10,9 +10,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
-from everlearn.methods.adapters.low_rank import ADAPTER, A, B
-from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, Variant, register
+from everlearn.methods.adapters.low_rank import A
+from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Setting, Stage, Variant, register
+from everlearn.methods.state import Tensors
+from everlearn.model.adapted import weights_of
+from everlearn.model.peft_adapter import directions_of, matrices_of
 from everlearn.model.sharding import local_part, value_over_shards
 from everlearn.ranges import Around, OneOf, ranges
 
@@ -22,14 +26,60 @@ if TYPE_CHECKING:
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class TermsConfig(MethodConfig):
+    """Options of O-LoRA's terms."""
+
+    lambda_1: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.5
+    """λ_1, the weight of orthogonality: one number, or a list with one for each domain in order, whose last applies
+    to all further ones."""
+    lambda_2: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.0
+    """λ_2, the weight of the norms: one number or a list, as for `lambda_1`."""
+    orthogonality: Literal["absolute", "squares"] = "absolute"
+    """What is summed over the elements of A_i A_tᵀ: absolute values, as in the code of the published numbers, or
+    squares, as in the paper."""
+
+
 @dataclass(frozen=True)
 class _Layers:
-    """Layers with adapters of one shape."""
+    """Layers with adapters of one shape, and as many earlier rows."""
 
     a: list[nn.Parameter]
     """A of this domain, m times [r, d_in]."""
     earlier: Tensor
-    """A of all earlier domains, concatenated, [m, (t − 1) r, d_in]; frozen."""
+    """A of all earlier domains, concatenated, [m, rows, d_in]; frozen."""
+
+
+class Terms:
+    """The terms of a domain: λ_1 Σ_layers Σ_jk |A_i A_tᵀ|_jk and λ_2 Σ_layers (‖A_t‖_F + ‖B_t‖_F).
+
+    Args:
+        config: λ_1, λ_2 and the form.
+        model: with the adapters of the domain, which are trained.
+        earlier: path of a layer → A of earlier adapters, one below the other; without rows if there are none.
+    """
+
+    def __init__(self, config: TermsConfig, model: nn.Module, earlier: Callable[[str], Sequence[Tensor]]) -> None:
+        self._config, self._layers = config, list[_Layers]()
+        self._matrices = [*matrices_of(model, "A").values(), *matrices_of(model, "B").values()]
+        alike: dict[tuple[torch.Size, int], list[tuple[nn.Parameter, Tensor]]] = {}
+        for path, new in matrices_of(model, "A").items():
+            if rows := earlier(path):
+                before = torch.cat([each.to(new.device, torch.float32) for each in rows])
+                alike.setdefault((new.shape, len(before)), []).append((new, before))
+        for pairs in alike.values():
+            self._layers.append(_Layers([new for new, _ in pairs], torch.stack([before for _, before in pairs])))
+
+    def losses(self, index: int) -> dict[str, Tensor]:
+        """Return the terms of the domain with a number, computed in float32."""
+        first, second = _at(self._config.lambda_1, index), _at(self._config.lambda_2, index)
+        losses = {}
+        with torch.autocast(self._matrices[0].device.type, enabled=False):
+            if first and self._layers:
+                sums = [overlap(layers.a, layers.earlier, self._config.orthogonality) for layers in self._layers]
+                losses["orthogonality"] = first * torch.stack(sums).sum()
+            if second:
+                losses["norms"] = second * norms(self._matrices).sum()
+        return losses
 
 
 @register
@@ -39,7 +89,11 @@ class OLoRA(IncLoRA):
     L + λ_1 Σ_layers Σ_{i < t} Σ_{jk} |A_i A_tᵀ|_{jk} + λ_2 Σ_layers (‖A_t‖_F + ‖B_t‖_F)
 
     The rows of A_i span the input directions of adapter i, [r, d_in]. The first sum is one batched product of [A_1; …;
-    A_{t−1}] and A_t for all layers of a shape.
+    A_{t−1}] and A_t for all layers of a shape. If the base model is an adapter that was merged (a PEFT folder as
+    `model`), it counts as an earlier one in the layers that it changes.
+
+    Where the model brings LoRA adapters of its own, as in `everlearn.protect`, nothing is attached: the terms act on
+    the adapter that is trained, and others that are frozen beside it count as earlier ones.
     """
 
     name = "o_lora"
@@ -64,65 +118,107 @@ class OLoRA(IncLoRA):
         ),
     )
 
-    class Config(IncLoRA.Config):
+    class Config(TermsConfig, IncLoRA.Config):
         """Options of O-LoRA; those of LoRA are PEFT's."""
-
-        lambda_1: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.5
-        """λ_1, the weight of orthogonality: one number, or a list with one for each domain in order, whose last applies
-        to all further ones."""
-        lambda_2: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.0
-        """λ_2, the weight of the norms: one number or a list, as for `lambda_1`."""
-        orthogonality: Literal["absolute", "squares"] = "absolute"
-        """What is summed over the elements of A_i A_tᵀ: absolute values, as in the code of the published numbers, or
-        squares, as in the paper."""
 
     search = ranges(lambda_1=Around(10), r=OneOf((8, 16, 32, 64)))
     config: Config
+    _of_base = Tensors("base/")
+    """A of the adapter that the base model was merged with, by path."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self._layers: list[_Layers] = []
-        self._matrices: list[nn.Parameter] = []
+        self._terms: Terms | None = None
+        self._adopted = False
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of IncLoRA, plus A of the earlier domains."""
         own, earlier = super().cost(model), sum(self.config.r * inputs for inputs, _ in self._shapes(model))
         return Cost(**{**vars(own), "memory_bytes": own.memory_bytes + 4 * earlier})
 
-    def begin_training(self, stage: Stage) -> None:
-        """Stack the earlier A beside the new ones, for all layers of a shape."""
-        new = dict(stage.model.named_parameters())
-        name_of = {matrix: matrix.replace("weight", f"{ADAPTER}.weight") for matrix in (A, B)}
-        self._matrices = [new[name] for name in new if name.endswith(tuple(name_of.values()))]
-        by_shape: dict[tuple[int, ...], list[str]] = {}
-        for name in new:
-            if name.endswith(name_of[A]):
-                by_shape.setdefault(tuple(new[name].shape), []).append(name)
-        self._layers = []
-        for names in by_shape.values() if self._adapters else ():
-            stacked = [self._earlier(name.replace(name_of[A], A)) for name in names]
-            parameters = [new[name] for name in names]
-            self._layers.append(_Layers(parameters, torch.stack(stacked).to(parameters[0].device)))
+    # -- a model that brings LoRA adapters of its own -----------------------------------------------------------
 
-    def _earlier(self, name: str) -> Tensor:
-        return torch.cat([learnt[name] for learnt in self._adapters.values()])
+    def adopts(self, model: nn.Module) -> bool:
+        """Return whether the model trains LoRA matrices already."""
+        return bool(matrices_of(model, "A"))
 
-    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """Return λ_1 Σ |A_i A_tᵀ| and λ_2 Σ (‖A_t‖_F + ‖B_t‖_F), computed in float32."""
-        first, second = _at(self.config.lambda_1, stage.index), _at(self.config.lambda_2, stage.index)
-        losses = {}
-        with torch.autocast(self._matrices[0].device.type, enabled=False):
-            if first and self._layers:
-                sums = [overlap(layers.a, layers.earlier, self.config.orthogonality) for layers in self._layers]
-                losses["orthogonality"] = first * torch.stack(sums).sum()
-            if second:
-                losses["norms"] = second * norms(self._matrices).sum()
-        return losses
+    def check(self, setting: Setting) -> None:
+        """Refuse options of the adapter where the model brings its own."""
+        if not self.adopts(setting.model):
+            super().check(setting)
+            return
+        Method.check(self, setting)
+        if others := sorted(self.config.model_fields_set - TermsConfig.model_fields.keys()):
+            raise MethodError(
+                f"Method '{self.label}', option '{others[0]}': the model has LoRA adapters already, which are kept as "
+                "they are. Remove the option."
+            )
+
+    def moves(self, model: nn.Module) -> list[str]:
+        """Return the weights that adapters change."""
+        if not self.adopts(model):
+            return super().moves(model)
+        return [name for name, weight in weights_of(model).items() if weight.trained]
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Remember the input directions of the base model's own adapter, or refuse the one of an earlier domain.
+
+        Raises:
+            MethodError: the adapter that the model brings goes on.
+        """
+        super().begin_domain(stage)
+        if stage.first:
+            self._of_base = directions_of(stage.model)
+        new = matrices_of(stage.model, "A") if not stage.step else {}
+        for domain, learnt in self._adapters.items():
+            if any(_same(matrix, learnt.get(_key(path))) for path, matrix in new.items()):
+                raise MethodError(
+                    f"Method '{self.label}' keeps an adapter orthogonal to those of earlier domains, and the one that "
+                    f"is trained now is that of '{domain}'. Merge it (`merge_and_unload`) and make a new one; to go on "
+                    "with one adapter, use a penalty, such as 'mas'."
+                )
+
+    def attach(self, stage: Stage) -> None:
+        """Attach an adapter, unless the model brings one."""
+        self._adopted = self.adopts(stage.model)
+        if not self._adopted:
+            super().attach(stage)
 
     def detach(self, stage: Stage) -> None:
-        """Detach the adapter as IncLoRA does, and drop the earlier A."""
-        self._layers, self._matrices = [], []
-        super().detach(stage)
+        """Detach the adapter as IncLoRA does, or remember A of the model's own."""
+        self._terms = None
+        if not self._adopted:
+            super().detach(stage)
+            return
+        new = matrices_of(stage.model, "A")
+        self._keep(stage.domain, {_key(path): value.detach().cpu().clone() for path, value in new.items()})
+
+    # -- the terms ----------------------------------------------------------------------------------------------
+
+    def begin_training(self, stage: Stage) -> None:
+        """Stack the earlier A beside the new ones, for all layers of a shape."""
+        beside = matrices_of(stage.model, "A", trained=False)
+
+        def earlier(path: str) -> list[Tensor]:
+            rows = [self._of_base[path]] if path in self._of_base else []
+            rows += [learnt[_key(path)] for learnt in self._adapters.values() if _key(path) in learnt]
+            frozen = beside.get(path)  # of another adapter of the model, which may be one that is remembered
+            return rows if frozen is None or any(_same(frozen, row) for row in rows) else [*rows, frozen.detach()]
+
+        self._terms = Terms(self.config, stage.model, earlier)
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """Return λ_1 Σ |A_i A_tᵀ| and λ_2 Σ (‖A_t‖_F + ‖B_t‖_F)."""
+        assert self._terms is not None
+        return self._terms.losses(stage.index)
+
+
+def _key(path: str) -> str:
+    return f"base_model.model.{path}.{A}"
+
+
+def _same(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.shape == other.shape and torch.equal(one.detach().cpu(), other.cpu())
 
 
 def overlap(new: Sequence[nn.Parameter], earlier: Tensor, form: Literal["absolute", "squares"]) -> Tensor:

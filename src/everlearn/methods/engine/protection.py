@@ -174,6 +174,9 @@ class Protection:
             with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 method.attach(stage)
                 fit_state(method, method.label, stage.model)
+        if any(method.needs.start for method in self.methods):
+            trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
+            stage.start = {name: parameter.detach().clone() for name, parameter in trained.items()}
         source = stage.source
         for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Preparing", method)):
@@ -248,6 +251,7 @@ class Protection:
         for method in self.methods:
             with streams[method.name]():
                 method.detach(stage)
+        stage.start = {}
 
     def release(self) -> None:
         """Deactivate the transforms in passes of the model."""

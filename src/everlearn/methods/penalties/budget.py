@@ -19,9 +19,10 @@ from everlearn.importance import label_directions, label_fisher
 from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Stage, register
 from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
 from everlearn.methods.penalties.drift import LEVEL, Drift, DriftProbe, mean_drift
-from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts
-from everlearn.methods.penalties.prediction import Ellipsoid, Known
+from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts, trained_weights
+from everlearn.methods.penalties.prediction import Ellipsoid, Known, ellipsoid
 from everlearn.methods.state import Fact, OneTensor
+from everlearn.model.adapted import weights_of
 from everlearn.model.modes import evaluating
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for
@@ -98,13 +99,17 @@ class Budget(Method):
 
     A budget holds for the whole stream: the first domain may use it up, and later ones may then move only where nothing
     is lost.
+
+    θ are the effective weights: with adapters W + s B A, in which the quadratic is measured and predicted. What is
+    trained, A and B, is moved back against the gradient of the diagonal's form (:class:`CurvedEllipsoid`), and scaled
+    back at the end.
     """
 
     name = "budget"
     title = "Forgetting budget"
     summary = "limits how many bits per byte are lost"
     paper = "https://arxiv.org/abs/2510.16089"
-    needs = Needs(old_data=True, importance_pass=True, peft=False, predictions=True, memory="statistics")
+    needs = Needs(old_data=True, importance_pass=True, predictions=True, memory="statistics", start=True)
     importance_samples = True
     identity: ClassVar[dict[str, Any] | None] = {GENERAL: None, EARLIER: None}
 
@@ -151,10 +156,10 @@ class Budget(Method):
         asked = {GENERAL: self.config.general, EARLIER: self.config.earlier}
         self.budgets = {group: float(budget) for group, budget in asked.items() if budget is not None}
         self._keeps = EARLIER in self.budgets and self.config.earlier_by == "measured"
-        self.needs = replace(type(self).needs, old_data=self._keeps, importance_pass=bool(self.budgets))
+        limited = bool(self.budgets)
+        self.needs = replace(type(self).needs, old_data=self._keeps, importance_pass=limited, start=limited)
         self._known = {group: Known() for group in self.budgets}
         self._general_probe: DriftProbe | None = None
-        self._start: dict[str, Tensor] = {}
         self._own: list[Block] = []
         self._general: list[Block] = []
         self._inside: dict[str, Ellipsoid] = {}
@@ -175,6 +180,7 @@ class Budget(Method):
             )
         if EARLIER in self.budgets:
             refuse_other_starts(self, setting)
+        weights_of(setting.model)  # refuses adapters that it does not know
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: importance, anchor and directions of each group, the starting weights, and the probes.
@@ -224,8 +230,6 @@ class Budget(Method):
         if not self.budgets:
             return
         self._check_memory()
-        parameters = stage.model.named_parameters()
-        self._start = {name: p.detach().clone() for name, p in parameters if p.requires_grad}
         if GENERAL not in self.budgets or stage.general is None:
             return
         probe = DriftProbe.of(self._general, stage)
@@ -286,10 +290,12 @@ class Budget(Method):
         per_bit, most = 1 / (math.log(2) * width), self.config.samples
         rows = most if text.size is None else min(most, text.size)
         drawn = stage.objective, stage.seed, self.name, text.name
-        with evaluating(stage.model):
-            diagonal = label_fisher(stage.model, stage.batches(most, text), *drawn)
+        rank = self.config.rank
+        with stage.as_plain(), evaluating(stage.model):
+            model, names = stage.model, list(trained_weights(stage))
+            diagonal = label_fisher(model, stage.batches(most, text), *drawn, names=names)
             directions = label_directions(
-                stage.model, stage.batches(most, text), *drawn, "directions", rank=self.config.rank, rows=rows
+                model, stage.batches(most, text), *drawn, "directions", rank=rank, rows=rows, names=names
             )
         diagonal = {name: value.mul_(per_bit) for name, value in diagonal.items()}
         directions = {name: value.mul_(per_bit**0.5) for name, value in directions.items()}
@@ -316,7 +322,7 @@ class Budget(Method):
             self._look(stage, stage.step)
 
     def _ellipsoids(self, stage: Stage) -> dict[str, Ellipsoid]:
-        return {g: Ellipsoid(self.label, known, stage.model) for g, known in self._known.items() if known.texts}
+        return {g: ellipsoid(self.label, known, stage.model) for g, known in self._known.items() if known.texts}
 
     @torch.no_grad()
     def confine(self, stage: Stage) -> None:
@@ -338,15 +344,18 @@ class Budget(Method):
             self._look(stage, step)
 
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Return θ_start + s · Δ_stage with the largest s ≤ 1 that is within every budget."""
+        """Return the start plus s times what the domain changed, with the largest s ≤ 1 that is within every budget.
+
+        With adapters, these are their parameters: at s = 0 they compute θ_start and at 1 θ_end.
+        """
         self._inside = self._ellipsoids(stage)
         if not self._inside:
             return {}
-        held = {name: p for name, p in stage.model.named_parameters() if name in self._start}
+        held = {name: p for name, p in stage.model.named_parameters() if name in stage.start}
         end = {name: p.detach().clone() for name, p in held.items()}
 
         def weights(share: float) -> dict[str, Tensor]:
-            return {name: torch.lerp(self._start[name].to(value.device), value, share) for name, value in end.items()}
+            return {name: torch.lerp(stage.start[name].to(value.device), value, share) for name, value in end.items()}
 
         @torch.no_grad()
         def within(share: float) -> bool:
@@ -381,7 +390,7 @@ class Budget(Method):
 
     def detach(self, stage: Stage) -> None:
         """Delete the state of the current domain."""
-        self._start, self._own, self._general, self._inside, self._checks = {}, [], [], {}, {}
+        self._own, self._general, self._inside, self._checks = [], [], {}, {}
 
     # -- looking ----------------------------------------------------------------------------------------------
 

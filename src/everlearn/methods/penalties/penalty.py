@@ -158,11 +158,7 @@ class Penalty(Method):
     def held(self, stage: Stage) -> dict[str, Weight]:
         """Return the penalised weights by the names of the plain model."""
         free = _free(stage.model, self.config.exclude)
-        return {
-            name: weight
-            for name, weight in weights_of(stage.model).items()
-            if weight.trained and id(weight.parameter) not in free and (stage.moved is None or name in stage.moved)
-        }
+        return {name: weight for name, weight in trained_weights(stage).items() if id(weight.parameter) not in free}
 
     # -- what it fits -----------------------------------------------------------------------------------------
 
@@ -440,6 +436,15 @@ class MeasuredPenalty(Penalty):
         self._gradients.stop()
         if self.config.strength and self.config.anchor != "base":
             self.consolidate(stage, stage.domain)
+
+
+def trained_weights(stage: Stage) -> dict[str, Weight]:
+    """Return the weights that a domain moves, by their own training or by adapters, by the names of the plain model."""
+    return {
+        name: weight
+        for name, weight in weights_of(stage.model).items()
+        if weight.trained and (stage.moved is None or name in stage.moved)
+    }
 
 
 def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, Tensor]) -> dict[str, float]:

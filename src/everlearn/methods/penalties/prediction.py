@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from everlearn.methods.penalties.penalty import Placed, joined, place
+from everlearn.methods.penalties.penalty import Placed, joined, place, refuse_shards
+from everlearn.model.adapted import Weight, weights_of
 from everlearn.model.sharding import local, shard_like, sum_over_shards
 
 CLOSE, ROUNDS = 1e-3, 50
 """Tolerance of a projection, as a share of its goal, and its largest number of Newton steps."""
+NEWTON, HALVINGS = 8, 5
+"""Largest number of Newton steps of a projection with adapters, and how often one that leads too far is halved."""
 TRIES = 4
 """Largest number of projections until the full form is within its limit; the next step continues."""
 
@@ -54,11 +57,11 @@ class Known:
             text: its name.
             fisher: diagonal of F, in bits per byte, by parameter name.
             directions: directions of the full F, in the square root of its unit, [K, *shape].
-            model: a plain model.
+            model: with adapters or without; its weights are the effective ones.
         """
-        weights = dict(model.named_parameters())
+        weights = weights_of(model)
         for name, new in fisher.items():
-            here, rows = weights[name].detach().to(torch.float32, copy=True), directions[name]
+            here, rows = weights[name].value().detach().to(torch.float32, copy=True), directions[name]
             if (known := self.importance.get(name)) is None:
                 self.importance[name], self.anchor[name], self.directions[name] = new, here, rows
                 continue
@@ -90,7 +93,7 @@ class Ellipsoid:
     def __init__(self, label: str, known: Known, model: nn.Module) -> None:
         self._placed: Placed = place(label, model, known.importance, known.anchor)
         self._constant, self._offset, self._texts = known.constant, known.offset, len(known.texts)
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        names = {id(weight.parameter): name for name, weight in weights_of(model).items()}
         self._directions = [
             [shard_like(row, w.parameter, row.dtype) for row in known.directions[names[id(w.parameter)]]]
             for w, _, _ in self._placed
@@ -99,7 +102,7 @@ class Ellipsoid:
     def predicted(self) -> float:
         """Return ½ ‖G (θ − θ̄) + o‖², an estimate of ½ Δᵀ F Δ with the full F, in bits per byte."""
         placed = zip(self._directions, self._placed, strict=True)
-        terms = torch.stack([along(rows, local(w.parameter) - anchor) for rows, (w, _, anchor) in placed])
+        terms = torch.stack([along(rows, w.value().detach() - anchor) for rows, (w, _, anchor) in placed])
         moved = sum_over_shards(terms, [weight.parameter for weight, _, _ in self._placed]).sum(0).cpu() + self._offset
         return float(moved.square().sum()) / 2 / self._texts
 
@@ -154,12 +157,90 @@ class Ellipsoid:
         terms = []
         for (weight, importance, anchor), rate in zip(self._placed, rates, strict=True):
             shrunk = 1 + pull * rate
-            lost = (local(weight.parameter) - anchor).div_(shrunk).square_().mul_(importance)
+            lost = (weight.value().detach() - anchor).div_(shrunk).square_().mul_(importance)
             slope = lost * (rate / shrunk)
             terms.append(torch.stack([lost.sum(dtype=torch.float64) / 2, slope.sum(dtype=torch.float64)]))
         parameters = [weight.parameter for weight, _, _ in self._placed]
         lost_, slope_ = sum_over_shards(torch.stack(terms), parameters).sum(0).tolist()
         return lost_, slope_
+
+
+class CurvedEllipsoid(Ellipsoid):
+    """The same set for a model with adapters, whose effective weights θ(φ) move together.
+
+    φ is what the optimizer steps on: A and B of LoRA. No weight W + s B A can be moved by itself, so φ moves against
+    the gradient of the form of the diagonal, in the metric P of the optimizer, by damped Newton steps to its goal:
+
+        φ ← φ − μ P g / (1 + μ P c),   g = ∂d/∂φ,   d(φ) = ½ Σ F (θ(φ) − θ̄)²,   μ = (d − goal) / (gᵀ P g),
+
+    with c = m gᵀ Jᵀ F J g / gᵀ g of each tensor of φ, the curvature along its gradient, J = ∂θ/∂φ, and m tensors that
+    move one weight. A fixed point of step and projection satisfies ∇L + λ g / (1 + μ P c) = 0, which for small steps is
+    the condition of a penalty.
+    """
+
+    def _shrink(self, share: float, optimizer: Optimizer | None) -> None:
+        """Move what is trained until the form of the diagonal is at most a share of its value."""
+        now = self.diagonal()
+        goal = max(share * now, self._constant / 2 + CLOSE * share * now)
+        for _ in range(NEWTON):
+            if now <= goal * (1 + CLOSE):
+                break
+            slopes = [
+                (p, p.detach().clone(), g, _preconditioner(optimizer, p), c) for p, (g, c) in self._slopes().items()
+            ]
+            length = sum(float((g * rate * g).sum()) for _, _, g, rate, _ in slopes)
+            pulls = [(now - goal) / length / 2**halving for halving in range(HALVINGS)] if length > 0 else []
+            before = now
+            for pull in (*pulls, 0.0):  # 0: no step in this direction reduces it
+                for parameter, start, slope, rate, curvature in slopes:
+                    parameter.copy_(start - pull * rate * slope / (1 + pull * rate * curvature))
+                if (now := self.diagonal()) < before:
+                    break
+            if now >= before:
+                break
+
+    def _slopes(self) -> dict[nn.Parameter, tuple[Tensor, Tensor]]:
+        """Return g and c of each trained tensor; weight by weight, so that no second copy of all weights is held."""
+        slopes: dict[nn.Parameter, Tensor] = {}
+        for weight, importance, anchor in self._placed:
+            with torch.enable_grad():
+                lost = ((weight.value() - anchor).square() * importance).sum() / 2
+                parts = torch.autograd.grad(lost, moving := _moving(weight), allow_unused=True)
+            for parameter, part in zip(moving, parts, strict=True):
+                if part is not None:
+                    slopes[parameter] = slopes[parameter] + part if parameter in slopes else part
+        curved = {parameter: torch.zeros((), device=slope.device) for parameter, slope in slopes.items()}
+        for weight, importance, _ in self._placed:
+            moving = [parameter for parameter in _moving(weight) if parameter in slopes]
+            for parameter in moving:
+                moved = _moved(weight, parameter, slopes[parameter])
+                curved[parameter] += len(moving) * (importance * moved.square()).sum()
+        return {p: (g, curved[p] / g.square().sum().clamp(min=torch.finfo(g.dtype).tiny)) for p, g in slopes.items()}
+
+
+def _moving(weight: Weight) -> list[nn.Parameter]:
+    return [parameter for parameter in weight.moved_by if parameter.requires_grad]
+
+
+def _moved(weight: Weight, parameter: nn.Parameter, step: Tensor) -> Tensor:
+    """Return J v, the first-order change of a weight by a step of a parameter: the gradient of (Jᵀ u) · v by u."""
+    with torch.enable_grad():
+        value = weight.value()
+        u = torch.zeros_like(value, requires_grad=True)
+        (back,) = torch.autograd.grad(value, parameter, u, create_graph=True)
+        (moved,) = torch.autograd.grad(back, u, step)
+    return moved
+
+
+def ellipsoid(label: str, known: Known, model: nn.Module) -> Ellipsoid:
+    """Return the set for a model with adapters or without.
+
+    Raises:
+        MethodError: what is known belongs to another model, or adapters are sharded.
+    """
+    weights = weights_of(model).values()
+    refuse_shards(label, weights)
+    return (CurvedEllipsoid if any(weight.adapted for weight in weights) else Ellipsoid)(label, known, model)
 
 
 def _preconditioner(optimizer: Optimizer | None, parameter: nn.Parameter) -> Tensor:
