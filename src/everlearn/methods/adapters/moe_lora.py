@@ -188,9 +188,8 @@ class Router(nn.Module):
         """Compute the gates of the layer's input; a forward pre-hook of the layer."""
         probabilities, self._gates, chosen = self(inputs[0])
         if self.rows is not None and self.training and torch.is_grad_enabled() and not inside_backward():
-            own, picks = probabilities[: self.rows].flatten(0, -2), chosen[: self.rows].flatten(0, -2)
-            counts = own.new_ones(len(own)) if self.text is None else self.text.flatten().to(own.dtype)
-            self._seen = counts @ own / counts.sum().clamp(min=1), counts @ picks
+            # Views alone: gradient checkpointing repeats the pass without this, and must find as many saved tensors.
+            self._seen = probabilities[: self.rows].flatten(0, -2), chosen[: self.rows].flatten(0, -2)
 
     def scale(self, a: nn.Module, inputs: tuple[Any, ...], activations: Tensor) -> Tensor:
         """Scale each expert's block of activations, [..., E · r], by its gate; a forward hook of A."""
@@ -209,14 +208,17 @@ class Router(nn.Module):
         Raises:
             MethodError: there was none.
         """
-        seen, self._seen, self.rows, self.text = self._seen, None, None, None
+        seen, text = self._seen, self.text
+        self._seen, self.rows, self.text = None, None, None
         if seen is None:
             raise MethodError(
                 "Method 'moe_lora' saw no forward pass with gradients, which its option 'balance' needs. Gradient "
                 "checkpointing with `use_reentrant: true` hides them: set `activation_checkpointing_kwargs: "
                 "{use_reentrant: false}`, or `balance: 0`."
             )
-        return seen
+        probabilities, chosen = seen
+        counts = probabilities.new_ones(len(probabilities)) if text is None else text.flatten().to(probabilities.dtype)
+        return counts @ probabilities / counts.sum().clamp(min=1), counts @ chosen
 
 
 def gates_of(probabilities: Tensor, top_k: int, renormalise: bool = True) -> tuple[Tensor, Tensor]:
