@@ -113,13 +113,14 @@ def equal_steps(changes: Sequence[str]) -> int:
     from everlearn.config.recipe import load
     from everlearn.grid.compute import Effort
     from everlearn.learner import ContinualLearner
+    from everlearn.methods.engine.protection import costs_of
     from everlearn.model.loading import load_model
 
     recipe = load(HERE / f"{STREAM}.yaml", changes)
     learner = ContinualLearner(recipe)
     model = load_model(recipe.model, recipe.run.seed)
     learner.check_methods(model)
-    effort = Effort.of(learner, [method.cost(model) for method in recipe.methods()])
+    effort = Effort.of(learner, costs_of(recipe.methods(), model))
     return effort.steps(recipe.train["max_steps"])
 
 

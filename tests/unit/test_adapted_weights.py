@@ -34,7 +34,7 @@ import tiny
 from everlearn.errors import EverlearnError, MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.base import Method
-from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.engine.protection import Protection, check_methods, costs_of
 from everlearn.model.adapted import is_adapted, plain_view, weights_of
 from everlearn.model.peft_adapter import merged
 from everlearn.protecting import protect
@@ -333,6 +333,16 @@ def test_every_penalty_works_with_every_adapter_that_is_merged(low_rank: str, sp
     if spec not in ("l2_sp", "ewc_separate"):
         for name in moved:
             torch.testing.assert_close(method._anchor[name], model.get_parameter(name), rtol=0, atol=1e-6)
+
+
+def test_the_cost_of_a_penalty_beside_an_adapter_is_that_of_the_weights_it_holds() -> None:
+    model, mas = stream("lora", "mas")
+    held = sum(tensor.numel() for tensors in (mas._importance, mas._anchor) for tensor in tensors.values())
+    trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    _, cost = costs_of([build("lora"), mas], model)
+    assert cost.memory_bytes == cost.disk_bytes == 4 * held
+    assert cost.memory_bytes < mas.cost(model).memory_bytes
+    assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == trainable
 
 
 @pytest.mark.parametrize("low_rank", ["lora", "inc_lora"])

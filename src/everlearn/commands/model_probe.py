@@ -16,6 +16,7 @@ from everlearn.commands.recommendation import size_text
 from everlearn.config.addresses import located
 from everlearn.errors import RecipeError
 from everlearn.methods import build
+from everlearn.methods.engine.protection import costs_of
 from everlearn.model.anatomy import Kind
 from everlearn.model.loading import check_is_no_run, check_vocabulary, empty_model, load_config, load_tokenizer
 from everlearn.model.objectives import make_objective
@@ -124,7 +125,7 @@ class ModelProbe:
     def fit(self, methods: Sequence[Mapping[str, Any]], domains: int, most_rows: int, block_size: int) -> Fit:
         """Halve the rows of a batch, starting at `most_rows`, until training fits this machine's memory."""
         built = [build(dict(spec)) for spec in methods]
-        costs = {method.label: method.cost(self.model) for method in built}
+        costs = {method.label: cost for method, cost in zip(built, costs_of(built, self.model), strict=True)}
         sizes = Sizes.of(self.model, built, domains)
         free, device = memory_free()
         half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()

@@ -31,6 +31,7 @@ from everlearn.grid.board import Board
 from everlearn.grid.compute import Effort
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.learner import ContinualLearner
+from everlearn.methods.engine.protection import costs_of
 from everlearn.predictors import Checkpoint
 from everlearn.run.collect_results import Outcome
 from everlearn.run.folder import RunFolder
@@ -75,7 +76,7 @@ def _streamed(learner: ContinualLearner) -> Made:
     """Return the results of a finished run over a stream, and what its methods add to plain training."""
     results, last = Results.load(learner.folder.results_file), len(learner.recipe.domains)
     model = learner.some_model()
-    costs = [method.cost(model) for method in learner.recipe.methods()]
+    costs = costs_of(learner.recipe.methods(), model)
     return results, {
         "parameters": sum(cost.parameters for cost in costs),
         "passes_per_step": sum(cost.passes_per_step for cost in costs),

@@ -11,6 +11,7 @@ from everlearn.grid.compute import Effort
 from everlearn.grid.rows import RowSpec
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.learner import ContinualLearner
+from everlearn.methods.engine.protection import costs_of
 from everlearn.model.loading import load_model
 
 STEPS = "train.max_steps"
@@ -41,7 +42,7 @@ def _equalised(entry: RowSpec, factory: RunFactory, models: dict[str, Any]) -> R
     if model is None:
         model = models[key] = load_model(recipe.model, recipe.run.seed)
     learner.check_methods(model)
-    effort = Effort.of(learner, [method.cost(model) for method in recipe.methods()])
+    effort = Effort.of(learner, costs_of(recipe.methods(), model))
     steps = effort.steps(recipe.train["max_steps"])
     if steps < 1:
         raise RecipeError(

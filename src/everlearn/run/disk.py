@@ -15,6 +15,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from everlearn.errors import RunError
 from everlearn.methods.base import Method
+from everlearn.methods.engine.protection import costs_of
 from everlearn.run.open_run import OpenRun
 from everlearn.wording import size
 
@@ -57,7 +58,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
     """
     methods, recipe = run.recipe.methods(), run.recipe
     sizes = Sizes.of(model, methods, len(recipe.domains))
-    costs = [method.cost(model) for method in methods]
+    costs = costs_of(methods, model)
     peft = any(method.adds_peft for method in methods)
     merges = all(method.merges for method in methods)
     arguments = run.all_arguments()

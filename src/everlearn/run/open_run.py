@@ -34,7 +34,7 @@ from everlearn.evaluation import make_task
 from everlearn.evaluation.results import Results, StageFacts, read
 from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.base import Cost, Method, Setting, Stage
-from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
+from everlearn.methods.engine.protection import check_carrying, check_methods, costs_of, in_order
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.depth import frozen_parameters
@@ -139,7 +139,7 @@ class OpenRun:
             self._model_notes = [note for note in [router_note(text_config(model))] if note]
             self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
             with contextlib.suppress(EverlearnError):  # a method that does not fit is reported by the checks
-                self._costs = [method.cost(model) for method in self.recipe.methods()]
+                self._costs = costs_of(self.recipe.methods(), model)
         return self._setting
 
     def settled(self) -> dict[str, Any]:

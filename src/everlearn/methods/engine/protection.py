@@ -36,7 +36,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
-from everlearn.methods.base import ApplyTo, Factor, Mask, Method, Reading, Setting, Stage, View
+from everlearn.methods.base import ApplyTo, Cost, Factor, Mask, Method, Reading, Setting, Stage, View
 from everlearn.methods.engine.beside import OutputsBeside
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
@@ -120,6 +120,23 @@ def moved_by(methods: Sequence[Method], model: nn.Module) -> frozenset[str] | No
     """Return the weights that methods train by what they attach (:meth:`Method.moves`), or None."""
     moved = [set(names) for method in methods if (names := method.moves(model)) is not None]
     return frozenset[str]().union(*moved) if moved else None
+
+
+def costs_of(methods: Sequence[Method], model: nn.Module) -> list[Cost]:
+    """Return the cost of each method beside the others (:meth:`Method.cost`).
+
+    Beside low-rank matrices a penalty holds the weights that these change, and not those of the whole model.
+    """
+    moved = moved_by(methods, model)
+    still = [each for name, each in model.named_parameters() if moved is not None and name not in moved]
+    frozen = [parameter for parameter in still if parameter.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        return [method.cost(model) for method in methods]
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
 
 
 def as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
