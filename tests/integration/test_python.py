@@ -240,7 +240,7 @@ class Odd:
             "Row 1 of 'a' has no column 'text'.*'txt'",
         ),
         ({"domains": [{"name": "a", "data": ["x"], "path": "y"}]}, RecipeError, "`data` and `path`"),
-        ({"domains": {"a": {"data": ["x"], "target_column": "y"}}}, DataError, "rows must be mappings of columns"),
+        ({"domains": {"a": {"data": ["x"], "target_column": "y"}}}, DataError, "rows must be mappings of these"),
         ({"domains": {"a b": ["x"]}}, RecipeError, "letters, digits"),
         ({"general": DatasetDict({"test": Dataset.from_dict({})})}, DataError, "all splits.*test"),
         ({"end_tasks": [{"name": "t", "train": "x", "test": "y", "txt": "z"}]}, RecipeError, "txt"),

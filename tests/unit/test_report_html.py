@@ -229,7 +229,7 @@ def test_the_figure_of_the_guide_is_on_the_page(runs, monkeypatch):
     exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1), {"__name__": "final_scores"})
     text = page(compare(runs))
     assert "<figcaption>Gained at the end of the stream." in text
-    sections = re.search(r"page of runs:(.*?)\n\*", guide, re.DOTALL).group(1)
+    sections = re.search(r"part of a run's page where it appears:(.*?)\n\*", guide, re.DOTALL).group(1)
     named = set(re.findall(r"`([^`]*)`", " ".join(sections.split())))
     assert named == {found.section for found in registry.FIGURES.values() if found.data is Comparison} - {""}
 
