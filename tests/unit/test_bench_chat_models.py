@@ -76,7 +76,7 @@ def test_the_table_says_what_was_measured(script: ModuleType) -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "result"), [("dpo", "dpo")])
+@pytest.mark.parametrize(("name", "result"), [("dpo", "dpo"), ("chat_adapter", "chat-adapter")])
 def test_the_page_has_the_tables_of_the_result(name: str, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = imported(name, monkeypatch).page(files.read_json(RESULTS / f"{result}.json"))
     assert tables in (RESULTS / f"{result}.md").read_text(encoding="utf-8")
@@ -103,6 +103,30 @@ def test_what_is_said_of_preferences_is_what_was_measured() -> None:
     seconds = {(each["method"], each["learning_rate"]): each["seconds"] for each in result["trainings"]}
     more = sorted(seconds["recommended", rate] / seconds["plain", rate] - 1 for rate in (5e-5, 2e-4))
     assert f"took {more[0] * 100:.0f} to {more[1] * 100:.0f} % more time" in said
+
+
+def test_what_is_said_of_the_chat_run_is_what_was_measured() -> None:
+    result = files.read_json(RESULTS / "chat-adapter.json")
+    said = " ".join((RESULTS / "chat-adapter.md").read_text(encoding="utf-8").split())
+    protected, plain = (each["summary"]["bits_per_byte"] for each in result["runs"].values())
+    (note,) = [note for note in result["runs"]["LoRA, MAS, stop"]["notes"] if "`stop.earlier` allows (0.02)" in note]
+    assert "'german', step 20 of 60: 'word_problems' is predicted 0.0314 (+0.0252 to +0.0376)" in note
+    assert "word problems were 0.031 bits per byte worse (0.025 to 0.038)" in said
+    lost, german = plain["forgotten"]["word_problems"]["value"], plain["learnt"]["german"]["value"]
+    assert f"it had lost {lost:.3f} of word problems and learnt {german:.3f} of German" in said
+    learnt = [each["learnt"]["word_problems"]["value"] for each in (protected, plain)]
+    assert f"({learnt[0]:.3f} against {learnt[1]:.3f})" in said
+    chats = [
+        [round(24 * value) for _, task, value, *_ in each["matrices"]["chats"]["cells"] if task == "chat"]
+        for each in result["runs"].values()
+    ]
+    assert f"Of 24 short questions, {chats[0][0]} were answered as a chat before, {chats[0][-1]} after the" in said
+    assert f"and {chats[1][-1]} after LoRA alone" in said
+    loaded, size = result["loaded"], result["loaded"]["bytes"]
+    assert not loaded["everlearn_imported"]
+    assert loaded["merged"]["answer"] == loaded["adapter"]["answer"]
+    assert f"({size['adapter'] / 1e6:.1f} MB)" in said
+    assert f"({size['merged'] / 1e6:.0f} MB)" in said
 
 
 def test_word_problems_become_chats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
