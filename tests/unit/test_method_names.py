@@ -32,6 +32,12 @@ from everlearn.wording import be, count, plural, size
 # -- Names of methods and variants, what is made of them, and lists that are refused or work together ------------------
 
 
+@pytest.mark.parametrize("name", names())
+def test_a_configuration_that_is_written_with_all_its_options_is_read_again(name: str) -> None:
+    config = build(name).config
+    assert build({"name": name, **config.model_dump(mode="json")}).config == config
+
+
 def needs_a_domain_when_halved(self: Method, config: MethodConfig | None = None, **options: Any) -> None:
     """The constructor of the method below."""
     Method.__init__(self, config, **options)

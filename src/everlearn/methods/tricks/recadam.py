@@ -69,7 +69,8 @@ class RecAdam(Method):
 
         @model_validator(mode="after")
         def _one_strength(self) -> RecAdam.Config:
-            if self.gamma is not None and "strength" in self.model_fields_set:
+            # Its default is no second way: configurations are written with all their options, and read again.
+            if self.gamma is not None and self.strength != type(self).model_fields["strength"].default:
                 raise ValueError("`gamma` and `strength` say the same in two ways; give one of them")
             return self
 
