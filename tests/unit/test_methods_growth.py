@@ -214,7 +214,7 @@ def _objective(architecture: str) -> str:
 def _mixture(networks: list[nn.Module], scores: list[Tensor], top_k: int, x: Tensor) -> Tensor:
     """Σ g_e E_e(x) of one token, in float64; scores of all experts but the first, whose score is 0."""
     raw = [torch.zeros((), dtype=torch.float64), *(row.double() @ x for row in scores)]
-    p = [float(value.exp()) for value in raw]
+    p = [float(value.detach().exp()) for value in raw]
     chosen = sorted(range(len(p)), key=lambda e: -p[e])[:top_k]
     whole = sum(p[e] for e in chosen)
     return sum(p[e] / whole * networks[e](x[None])[0] for e in chosen)
