@@ -6,11 +6,12 @@ import gc
 import os
 import signal
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, memory
 
 from everlearn import report
 from everlearn.config.recipe import load
@@ -36,10 +37,11 @@ def main(paths: list[str]) -> None:
     quiet()
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
-    os.fsync = lambda file: None  # type: ignore[assignment]  # as in tests/conftest.py
+    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next two as in tests/conftest.py
+    gc.set_threshold(50_000)
+    memory.gc = SimpleNamespace(collect=lambda: 0)  # type: ignore[assignment]
     stop = {"resumed": kill, "signalled": signal_one}
     for path in paths:
-        gc.freeze()  # accelerate collects garbage before each stage: not what earlier recipes imported
         recipe = load(path)
         kind = recipe.run.name.split()[0]
         learner = ContinualLearner(recipe)

@@ -109,17 +109,14 @@ def _place(
         for box in beside:
             if not _covers(box, (*marks, *taken.names)) and not any(_meets(line, box) for line in taken.leaders):
                 return box, None
-    free = [
-        (box, leader)
-        for box, leader in _around(point, frame)
-        if _inside(box, frame) and not _covers(box, taken.marks) and not _covers(box, taken.names)
-    ]
-    # Leader lines that cross or pass under a name are hard to follow, but better than a point without a name.
-    for crosses in (_crosses_any, _passes_under, lambda *_: False):
-        for box, leader in free:
-            if not crosses(box, leader, taken):
+    free: list[tuple[Box, Segment]] = []
+    for box, leader in _around(point, frame):
+        if _inside(box, frame) and not _covers(box, taken.marks) and not _covers(box, taken.names):
+            if not _crosses_any(box, leader, taken):
                 return box, leader
-    return None, None
+            free.append((box, leader))
+    # Leader lines that cross or pass under a name are hard to follow, but better than a point without a name.
+    return next((place for place in free if not _passes_under(*place, taken)), free[0] if free else (None, None))
 
 
 def _passes_under(box: Box, leader: Segment, taken: _Taken) -> bool:
@@ -165,7 +162,7 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
             x, y = point.x + distance * math.cos(turn), point.y + distance * math.sin(turn)
             share = (1 - math.cos(turn)) / 2
             left, top = x - long * share, y - high * (1 - math.sin(turn)) / 2
-            yield from _led_to(point, left, top)
+            yield from _led_to(point, (left, top, left + long, top + high))
     # In a nearly full plot: everywhere, the nearest first.
     corners = [
         (left, top)
@@ -173,18 +170,18 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
         for left in range(math.ceil(frame.left), int(frame.width - 2 - long) + 1, 8)
     ]
     for left, top in sorted(corners, key=lambda at: math.dist((at[0] + long / 2, at[1]), (point.x, point.y))):
-        yield from _led_to(point, left, top)
+        yield from _led_to(point, (left, top, left + long, top + high))
 
 
-def _led_to(point: Point, left: float, top: float) -> Iterator[tuple[Box, Segment]]:
+def _led_to(point: Point, box: Box) -> Iterator[tuple[Box, Segment]]:
     """Yield a place with a leader line from its nearest edge to the point; nothing if it would touch the point."""
-    long, high = _size(point)
-    near = min(max(point.x, left), left + long), min(max(point.y, top), top + high)
+    left, top, right, bottom = box
+    near = min(max(point.x, left), right), min(max(point.y, top), bottom)
     gap = math.dist(near, (point.x, point.y))
     if gap > _RADIUS:
         start = _RADIUS / gap
         begin = point.x + (near[0] - point.x) * start, point.y + (near[1] - point.y) * start
-        yield (left, top, left + long, top + high), (*begin, *near)
+        yield box, (*begin, *near)
 
 
 def _mark(x: float, y: float) -> Box:
