@@ -37,7 +37,7 @@ def main(paths: list[str]) -> None:
     quiet()
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
-    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next two as in tests/conftest.py
+    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next two: see tests/conftest.py
     gc.set_threshold(50_000)
     memory.gc = SimpleNamespace(collect=lambda: 0)  # type: ignore[assignment]
     stop = {"resumed": kill, "signalled": signal_one}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -162,6 +163,16 @@ def test_everything_that_an_extra_names_is_pinned() -> None:
     for text in [*project["dependencies"], *extras["dev"], *extras["docs"]]:
         wanted = Requirement(text)
         assert wanted.specifier.contains(pins[wanted.name.lower()]), text
+
+
+def test_no_file_of_tests_is_skipped_from_its_middle() -> None:
+    """Outside of functions `importorskip` skips the complete file: it stands above all tests of a file of its own."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tested = False
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            tested = tested or isinstance(node, ast.FunctionDef)
+            if tested and isinstance(node, ast.Assign | ast.Expr):
+                assert not re.search(r"pytest\.(importorskip|skip)\(", ast.unparse(node)), f"{path}:{node.lineno}"
 
 
 def test_files_are_clean() -> None:
