@@ -1,21 +1,24 @@
-"""Which strength of a row is run with all seeds, and which row is recommended: one rule.
+"""The rule that chooses the strength of each row, and the recommended configuration.
 
-The aim is at least 98 % of what plain training learns, with at most 25 % of its forgetting and 25 % of its drift left.
-Of several ways the best is
+The aim is at least 98 % of what plain training learns, with at most 25 % of its forgetting and 25 % of its drift on
+general text. Configurations (a method with its options and a learning rate) are compared as follows:
 
-* among those that reach it on every stream asked about the one with the least forgetting left + drift left, mean over
-  these streams;
-* where none does, the one nearest to it: the distance from the corner of 98 % learning, 25 % forgetting and 25 % drift
-  (what is better than the corner counts as the corner), mean over the streams.
+* Those that reach the aim on every stream come first. Among them the best has the smallest sum of forgetting and
+  drift, averaged over the streams.
+* If none reaches it, the best is the nearest to the aim: the smallest distance from the point (98 % learning, 25 %
+  forgetting, 25 % drift), averaged over the streams. Being better than the aim in one number does not make up for
+  another.
+* Of two equal ones the first by name is taken.
 
-The rule was changed once, when the penalties on the causal stream were known and nothing else was: before, ways that
-learn 98 % came before all others, whatever they forget, so that 98, 80, 32 % was better than 97, 25, 25 %.
+The strength of a row is chosen on each stream separately, with the first seed. The recommended configuration is
+chosen on both streams together, among those that do not learn from old text (earlier domains or general text). The
+first seed selects three candidates, which are then run with all seeds on both streams; the other seeds decide
+between the three. Numbers are taken from the other seeds wherever they exist, because the seed that selected the
+best of many makes it look better than it is.
 
-A row's strength is chosen by this on each stream alone, from the first seed. Recommended is the best on both streams
-together, of all ways that learn from no old text again (of earlier domains, or general text): by the first seed the
-three best, which get all seeds on both streams, and of these the best by the other seeds. Scores of a
-chosen strength are those of the other seeds too, since with the seed that chose it the best of many is biased upwards.
-Of two that are equally good the first by name counts.
+The rule was changed once, when only the results of penalties on the causal stream were known. Before, every
+configuration with 98 % of the learning came before all others, whatever it forgot: 98, 80, 32 % counted as better
+than 97, 25, 25 %.
 """
 
 from __future__ import annotations
@@ -35,14 +38,14 @@ from everlearn.methods.sequential import PLAIN
 ENOUGH, MOST = 0.98, 0.25
 """The aim: learning kept, and forgetting and drift left."""
 FIRST, SEEDS = (1,), 3
-"""The seeds that strengths are chosen with; how many a recommendation needs."""
+"""The seeds with which strengths are chosen; the number of seeds that a recommendation needs."""
 CANDIDATES = 3
-"""Ways that get all seeds on both streams before one is recommended."""
+"""Number of configurations that are run with all seeds on both streams before one is recommended."""
 
 
 @dataclass(frozen=True)
 class AgainstPlain:
-    """A way of training against plain training, as shares."""
+    """The numbers of a configuration as shares of plain training's."""
 
     kept: float
     forgotten: float
@@ -50,67 +53,67 @@ class AgainstPlain:
 
     @classmethod
     def of(cls, line: Line, plain: Line) -> AgainstPlain | None:
-        """Means over its runs; None where a number is missing."""
+        """Return the means over the runs of `line`; None if a number is missing."""
         found = shares_of_plain(line, plain)
         names = (LEARNT, FORGOTTEN, DRIFT)
         return cls(*(found[name].mean for name in names)) if all(name in found for name in names) else None
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> AgainstPlain:
-        """From what a file says of it."""
+        """Return the numbers in a group of ``frontier.json``."""
         return cls(raw["kept"], raw["forgotten"], raw["drift"])
 
     @property
     def meets(self) -> bool:
-        """Whether the aim is reached."""
+        """Return whether the aim is reached."""
         return self.kept >= ENOUGH and max(self.forgotten, self.drift) <= MOST
 
     @property
     def distance(self) -> float:
-        """From the corner of the aim."""
+        """Return the distance from the aim."""
         return math.hypot(*(max(0.0, by) for by in (ENOUGH - self.kept, self.forgotten - MOST, self.drift - MOST)))
 
 
 def rank(scores: Sequence[AgainstPlain]) -> tuple[bool, float]:
-    """A way's place by its scores on the streams: the least is the best."""
+    """Return the sort key of a configuration with these scores on the streams; the smallest is the best."""
     meet = all(each.meets for each in scores)
     losses = [each.forgotten + each.drift if meet else each.distance for each in scores]
     return (not meet, sum(losses) / len(losses))
 
 
 def best(ways: Mapping[str, Sequence[AgainstPlain]]) -> list[str]:
-    """Names, the best first."""
+    """Return the names, the best first."""
     return sorted(ways, key=lambda name: (rank(ways[name]), name))
 
 
 def scored(lines: Mapping[str, Line]) -> dict[str, AgainstPlain]:
-    """Of all ways but plain training."""
+    """Return the shares of all configurations except plain training."""
     plain = lines.get(PLAIN)
     found = {} if plain is None else {n: AgainstPlain.of(line, plain) for n, line in lines.items() if n != PLAIN}
     return {name: scores for name, scores in found.items() if scores is not None}
 
 
 def chosen(rows: Mapping[str, Mapping[str, Way]], lines: Mapping[str, Line]) -> dict[str, str]:
-    """Row → its best entry on one stream; rows of which nothing has been measured are left out."""
+    """Return the best configuration of each row on one stream; rows without results are left out."""
     found = scored(lines)
     ways = {row: {name: [found[name]] for name in names if name in found} for row, names in rows.items()}
     return {row: best(each)[0] for row, each in ways.items() if each}
 
 
 def on_all(streams: Sequence[Mapping[str, Line]]) -> dict[str, list[AgainstPlain]]:
-    """Ways that learn from no old text again, and have been measured on every stream."""
+    """Return the configurations that learn from no old text and have results on every stream."""
     each = [scored(lines) for lines in streams]
     names = [name for name in each[0] if all(name in other for other in each[1:])]
     return {name: [scores[name] for scores in each] for name in names if not reads_old_text(streams[0][name])}
 
 
 def candidates(results: Path) -> list[str]:
-    """The best ways on both streams by the first seed."""
+    """Return the best configurations on both streams by the first seed."""
     return best(on_all([lines_of(results / stream, FIRST) for stream in STREAMS]))[:CANDIDATES]
 
 
 def recommended(results: Path) -> str | None:
-    """The best of the candidates by the other seeds; None until each of them has enough on both streams."""
+    """Return the best candidate by the other seeds; None until each has enough seeds on both streams."""
     streams = [lines_of(results / stream, without=FIRST) for stream in STREAMS]
     ways, named = on_all(streams), candidates(results)
     others = SEEDS - len(FIRST)

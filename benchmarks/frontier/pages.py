@@ -30,9 +30,13 @@ LOST = {"forgetting": ("forgotten", "forgetting left"), "drift": ("drift", "gene
 BESIDE_PENALTIES = ("ewc", "replay_earlier", "replay_general")
 """Rows that stand in the penalties' picture too."""
 OF_THE_METHOD = (
-    "This is a result about the method, on models of 5 million parameters, and about the rate of these streams. "
-    "`everlearn init` writes the method; the rate it takes from [a rule](../learning-rates.md) for models of any size."
+    "These are models of 5 million parameters, and the learning rate suits these streams. MAS was tried with more "
+    "settings than its rivals. `everlearn init` writes this method with a learning rate from [a rule for models of "
+    "any size](../learning-rates.md). What is known about larger models is on the page about [real pretrained "
+    "models](real-models.md)."
 )
+COLUMNS = ("Row", "Configuration", "Runs", "Old data", "Steps", "Compute", "Time")
+"""Of a table, before the shares."""
 COMMAND = "python benchmarks/frontier/run.py"
 
 Rows = Mapping[str, Mapping[str, Way]]
@@ -124,18 +128,19 @@ class StreamPage:
     def _begin(self) -> str:
         numbers = {name: self.plain.numbers[name].value or 0.0 for name in NUMBERS}
         learnt, forgotten, drift = numbers.values()
-        regime = "Both are" if min(learnt, forgotten) >= REGIME else "**Not both are**"
+        regime = "both" if min(learnt, forgotten) >= REGIME else "**not both**"
         return (
-            f"Written by `{COMMAND}`; the recipe is `benchmarks/frontier/{self.stream}.yaml`, the rows are in "
-            "`rows.yaml`, the rule by which strengths are chosen is in `choice.py`. Plain training learns "
-            f"{learnt:.3f} bits per byte of its domains, forgets {forgotten:.3f} of the earlier ones and lets general "
-            f"text drift by {drift:.3f} ({_count(len(self.plain.runs), 'seed')}). {regime} at least {REGIME}, as the "
-            "comparison needs.\n\n"
-            f"All rows take equal compute: plain training has {self.steps} steps for each domain, and what a row runs "
-            "beside its steps (Fisher information, a teacher, a probe, text that the model writes), counted in passes "
-            "(forward alone: a third), is taken from them. Replayed rows take the place of a domain's own. Averages of "
-            "weights are taken at the end of every domain, the last one too, and what is learnt is measured then. "
-            "Shares are percent of plain training's with the same seed, ± their standard deviation over seeds."
+            f"Written by `{COMMAND}`. The recipe is `benchmarks/frontier/{self.stream}.yaml`, the rows are in "
+            "`rows.yaml`, and [the rule](frontier.md#the-rule) that chooses a row's strength is in "
+            f"`choice.py`.\n\nPlain training learns {learnt:.3f} bits per byte, forgets {forgotten:.3f} of the "
+            f"earlier domains, and lets general text drift by {drift:.3f} ({_count(len(self.plain.runs), 'seed')}). "
+            f"Learning and forgetting are {regime} at least {REGIME}, which this comparison requires."
+            "\n\nAll rows have equal compute. Plain "
+            f"training has {self.steps} steps for each domain. If a row runs passes outside its training steps "
+            "(Fisher information, a teacher, a probe, text that the model generates), it has fewer steps; a forward "
+            "pass counts as a third of a forward and backward pass. Replayed rows replace rows of the domain. "
+            "Averages of weights are taken at the end of every domain, before anything is measured. Shares are "
+            "percent of plain training with the same seed, ± the standard deviation over seeds."
         )
 
     def _one_each(self) -> list[tuple[str, str]]:
@@ -163,13 +168,13 @@ class StreamPage:
             cells.append((row, (*map(TableCell, texts), *shares, TableCell(aim))))
         return Table(
             title,
-            ("Row", "Way", "Runs", "Old data", "Steps", "Compute", "Time", *TITLES.values(), "From the aim ↓"),
+            (*COLUMNS, *TITLES.values(), "From the aim ↓"),
             tuple(cells),
-            "Old data: text of earlier domains, or general text, is learnt from again. A strength looks a little too "
-            "good with the first seed, which chose it. Compute: counted, against plain training. Time: measured, as "
-            "good as the machine was quiet. Held: base model − end of the stream, of what plain training learns. From "
-            "the aim: the distance from the corner of "
-            f"{ENOUGH:.0%} learning and {MOST:.0%} forgetting and drift.",
+            "Old data: the row learns again from text of earlier domains, or from general text. Numbers of the first "
+            "seed are slightly too good where that seed chose the strength. Compute: counted, relative to plain "
+            "training. Time: measured, on a machine that also did other work. Held at the end: the gain over the "
+            "base model at the end of the stream, as a share of what plain training learns. From the aim: the "
+            f"distance from {ENOUGH:.0%} learning, {MOST:.0%} forgetting and {MOST:.0%} drift.",
         )  # fmt: skip
 
     def verdict(self) -> str:
@@ -220,8 +225,8 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         "Each row at its chosen strength",
         ("Row", *(f"{stream}: kept, forgetting, drift" for stream in streams)),
         tuple((row, cells(row)) for row in names),
-        "Percent of plain training's: learning kept, forgetting left, drift of general text left; of the seeds that "
-        "nothing was chosen with, where there are any.",
+        "Percent of plain training: learning, forgetting, drift on general text. From seeds that chose nothing, "
+        "where there are any.",
     )
     methods, running = found["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
     if methods is not None:
@@ -230,8 +235,9 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         shares = found["recommended_shares"].items()
         own = "; ".join(f"{stream} {_said(AgainstPlain.read(scores))}" for stream, scores in shares)
         said += (
-            f". Learning kept, forgetting and drift left, by the seeds that chose among the candidates alone: {own}."
+            ". Learning, forgetting and drift in percent of plain training, from the seeds that decided between the "
         )
+        said += f"candidates: {own}."
         said += f"\n\n{OF_THE_METHOD}"
     elif running:
         said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
@@ -241,7 +247,7 @@ def both(found: Mapping[str, Any], results: Path) -> str:
     rule = (choice.__doc__ or "").partition("\n\n")[2].strip()
     parts = [
         "# One comparison at equal compute",
-        f"Written by `{COMMAND}`. The streams, with all strengths and the frontiers' pictures: {links or 'none yet'}.",
+        f"Written by `{COMMAND}`. All strengths, with pictures: {links or 'none yet'}.",
         f"## Recommended\n\n{said}",
         f"## The rule\n\n{rule}",
         markdown_table(table, 2) if names else "",

@@ -182,8 +182,8 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
     }
     page = (pages / "frontier-causal.md").read_text()
     assert "is reached by `ewc`" in page, "replay keeps old data"
-    assert "learns 1.000 bits per byte of its domains, forgets 0.500" in page
-    assert "Both are at least 0.25" in page
+    assert "learns 1.000 bits per byte, forgets 0.500" in page
+    assert "are both at least 0.25" in page
     assert "| 99 |" in page
     once = page.partition("## Verdict")[0]
     assert "| merged | merged | 1 | no | 120 | 1.00× | 1.00× | 100 | 70 | – | 30 |  |" in once, (
