@@ -1,17 +1,21 @@
-"""Write docs/results/real-models.md and .json of the trials: python benchmarks/real-models/page.py
+"""Write docs/results/real-models.md and .json from the results: python benchmarks/real-models/page.py
 
-The text above the first table is the page's own and stays as it is; tables and picture are made of the trials.
+In each section the text above the first table is written by hand and stays; the tables are made from the cells of the
+fresh stream (``fresh/``) and the trials of the development stream (``development.jsonl``).
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from everlearn import files
+from everlearn.grid.archive import find_cells
 from everlearn.report.tables import Table, TableCell, markdown_table
 
 HERE = Path(__file__).parent
@@ -20,6 +24,8 @@ METRIC = "bits_per_byte"
 LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
 """The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
+HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
+RECOMMENDED = "recommended, 3.0e-04"
 OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
 """Rows that read text which the base model had read."""
 
@@ -62,6 +68,67 @@ class Result:
         return math.sqrt(a * a + b * b + c * c)
 
 
+@dataclass(frozen=True)
+class FreshCell:
+    """One cell of the fresh stream; numbers in bits per byte."""
+
+    row: str
+    order: int
+    seed: int
+    numbers: dict[str, float]
+
+    @classmethod
+    def of(cls, cell: dict[str, Any]) -> FreshCell:
+        """Read a cell."""
+        grid, summary = cell["grid"], cell["summary"][METRIC]
+        rate = f"{grid['options']['train.learning_rate']:.1e}"
+        numbers = {key: summary[key]["mean"]["value"] for key in ("learnt", "forgotten", "gained")}
+        numbers["drift"] = summary["general_drift"]["general"]["value"]
+        plain = cell["methods"][0]["name"] == "sequential"
+        return cls(f"plain training, {rate}" if plain else RECOMMENDED, grid["order"], grid["seed"], numbers)
+
+
+def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int], FreshCell]]:
+    """Return the cells of each row by order and seed; only pairs of order and seed that every row has."""
+    rows: dict[str, dict[tuple[int, int], FreshCell]] = {}
+    for cell in map(FreshCell.of, cells):
+        rows.setdefault(cell.row, {})[cell.order, cell.seed] = cell
+    common = set.intersection(*(set(own) for own in rows.values()))
+    order = sorted(rows, key=lambda row: (row != RECOMMENDED, float(row.split()[-1]) if row != RECOMMENDED else 0))
+    return {row: {key: rows[row][key] for key in sorted(common)} for row in order}
+
+
+def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return the tables of the fresh stream: every row, then `recommended` against each rate of plain training."""
+    rows = fresh_rows(cells)
+    recommended = rows[RECOMMENDED]
+    count = f"{len(recommended)} cells a row: orders and seeds {', '.join(f'({o}, {s})' for o, s in recommended)}"
+    each = tuple(
+        (row, tuple(_spread([cell.numbers[name] for cell in own.values()]) for name in NUMBERS))
+        for row, own in rows.items()
+    )
+    pairs = tuple(
+        (
+            f"minus {row}",
+            tuple(
+                _spread([recommended[key].numbers[name] - own[key].numbers[name] for key in recommended])
+                for name in NUMBERS
+            ),
+        )
+        for row, own in rows.items()
+        if row != RECOMMENDED
+    )
+    note = f"Bits per byte; the mean over cells, and in brackets the lowest and highest. {count}."
+    return [
+        Table("Each row", ("Row", *HEADER), each, note),
+        Table("What is recommended, against plain training", ("Difference", *HEADER), pairs, note),
+    ]
+
+
+def _spread(values: Sequence[float]) -> TableCell:
+    return TableCell(f"{fmean(values):+.3f} [{min(values):+.3f}, {max(values):+.3f}]")
+
+
 def options(methods: list[dict[str, Any]]) -> str:
     """Return what a trial's methods have beside their names, in words."""
     return "; ".join(
@@ -80,10 +147,9 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     results = [Result.of(line) for line in lines if "results" in line]
     plain = sorted((result for result in results if result.row == "plain"), key=lambda result: result.learning_rate)
     best = best_plain(results)
-    header = ("Learning rate", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
     curve = Table(
         "Plain training",
-        header,
+        ("Learning rate", *HEADER),
         tuple(
             (f"{one.learning_rate:.1e}" + (" (best at the end)" if one == best else ""), _cells(one)) for one in plain
         ),
@@ -107,7 +173,7 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     )
     trials = Table(
         "Trials",
-        ("Row", "Learning rate", "Settings", "Steps", *header[1:], "Distance from the aim ↓"),
+        ("Row", "Learning rate", "Settings", "Steps", *HEADER, "Distance from the aim ↓"),
         rows,
         f"Distance from the aim: √(a² + b² + c²), with plain training at {best.learning_rate:.1e} as reference. a: how "
         f"far learning falls short of {LEARNT:.0%} of the reference, as a share of it; b: forgetting beyond "
@@ -118,8 +184,8 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     return [curve, trials]
 
 
-def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the numbers that other pages quote: plain training at its best rate, what is recommended, and shares."""
+def summary(lines: list[dict[str, Any]], cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the numbers that other pages quote, of the development stream and of the fresh one."""
     results = [Result.of(line) for line in lines if "results" in line]
     best = best_plain(results)
     recommended = next(result for result in results if result.row == "recommended")
@@ -128,6 +194,10 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "recommended": {name: getattr(recommended, name) for name in ("learning_rate", *NUMBERS)},
         "learning_kept": recommended.learnt / best.learnt,
         "forgetting_left": recommended.forgotten / best.forgotten,
+        "fresh": {
+            row: {name: fmean(cell.numbers[name] for cell in own.values()) for name in NUMBERS} | {"cells": len(own)}
+            for row, own in fresh_rows(cells).items()
+        },
     }
 
 
@@ -137,8 +207,11 @@ def _cells(result: Result) -> tuple[TableCell, ...]:
 
 def main() -> None:
     lines = [json.loads(line) for line in (HERE / "development.jsonl").read_text().splitlines()]
-    text = PAGE.read_text(encoding="utf-8").split("\n### ")[0].rstrip()
-    parts = [text, *(markdown_table(table, 3) for table in tables(lines))]
+    cells = [kept.value for kept in find_cells(HERE / "fresh").values()]
+    head, *sections = PAGE.read_text(encoding="utf-8").split("\n## ")
+    parts = [head.rstrip()]
+    for section, own in zip(sections, (fresh_tables(cells), tables(lines)), strict=True):
+        parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:
         reasons: dict[tuple[str, str], list[str]] = {}
         for line in failed:
@@ -146,7 +219,7 @@ def main() -> None:
         said = [f"* {row}, trials {', '.join(numbers)}: {error}" for (row, error), numbers in reasons.items()]
         parts.append("### Trials that failed\n\n" + "\n".join(said))
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
-    files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines), indent=1) + "\n")
+    files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines, cells), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── DataError                   a corpus or an end task cannot be read or used
 ├── ModelError                  a model or tokenizer cannot be loaded or does not fit the objective
 ├── MethodError                 a method is unknown, misconfigured or incompatible
-├── RunError                    a run folder is missing, taken, damaged or of another recipe
+├── RunError                    a run folder is missing, damaged or of another recipe
+│   └── RunInUse                another process is working on a run
 ├── PluginError                 what another package brings is missing or cannot be imported
 ├── TrainingDiverged            the loss is no longer finite
 └── Interrupted                 a signal stopped the work; exit code 130
@@ -46,7 +47,11 @@ class MethodError(EverlearnError):
 
 
 class RunError(EverlearnError):
-    """A run folder is missing, taken, damaged or belongs to another recipe."""
+    """A run folder is missing, damaged or belongs to another recipe."""
+
+
+class RunInUse(RunError):
+    """Another process is working on a run."""
 
 
 class PluginError(EverlearnError):

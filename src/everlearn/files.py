@@ -207,7 +207,10 @@ def new_folder(path: Path, sealed: bool = True, replace: bool = True) -> Iterato
 
 
 def _move(folder: Path, path: Path, replace: bool) -> None:
-    """Move a folder to `path`, replacing what is there if `replace`; another process may be doing the same."""
+    """Move a folder to `path`, replacing what is there if `replace` and it differs.
+
+    Another process may be doing the same, and a third may be reading what one of them has made.
+    """
     while True:
         try:
             os.replace(folder, path)
@@ -215,13 +218,21 @@ def _move(folder: Path, path: Path, replace: bool) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
                 raise
-        if not replace:
+        if not replace or _same(folder, path):
             return
         # A folder cannot replace a folder in one step: set the old one aside first.
         aside = _partial(path)
         with contextlib.suppress(FileNotFoundError):
             os.replace(path, aside)
         _remove(aside)
+
+
+def _same(folder: Path, other: Path) -> bool:
+    """Return whether two sealed folders have the same content."""
+    seals = [each / SEAL for each in (folder, other)]
+    if not all(seal.is_file() for seal in seals) or seals[0].read_bytes() != seals[1].read_bytes():
+        return False
+    return damage(other, exactly=True) is None
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from everlearn import files
 from everlearn.config.public_paths import recipe_without_folders, still_different, without_folders
 from everlearn.data.corpus import Domain
 from everlearn.data.prepare import prepare
-from everlearn.errors import RunError
+from everlearn.errors import RunError, RunInUse
 from everlearn.report import compare, page
 from everlearn.report.card import model_card
 from everlearn.report.tables import csv, latex, markdown
@@ -73,9 +73,23 @@ def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
 def test_a_lock_is_not_emptied(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     (tmp_path / ".lock").write_text("somebody's")
-    with run.lock(), pytest.raises(RunError, match="Another process"), RunFolder(tmp_path).lock():
+    with run.lock(), pytest.raises(RunInUse, match="Another process"), RunFolder(tmp_path).lock():
         pytest.fail("locked twice")
     assert (tmp_path / ".lock").read_text() == "somebody's"
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for another process would wait without end."""
+
+    def without(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with pytest.raises(RunError, match=r"has no locks.*`run.folder`") as raised, RunFolder(tmp_path).lock():
+        pytest.fail("locked")
+    assert not isinstance(raised.value, RunInUse)
 
 
 def test_what_is_listed_must_be_as_it_was_and_what_is_not_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -188,6 +202,22 @@ def test_two_that_make_the_same_folder(tmp_path: Path) -> None:
     assert (tmp_path / "same" / "a").read_text() == "first"
     assert files.damage(tmp_path / "same") is None
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
+
+
+def test_a_folder_that_two_processes_make_does_not_vanish_while_a_third_reads(tmp_path: Path) -> None:
+    def make(text: str) -> int:
+        with files.new_folder(tmp_path / "cache") as folder:
+            (folder / "corpus").write_text(text)
+        return (tmp_path / "cache").stat().st_ino
+
+    first = make("the same")
+    assert make("the same") == first, "what is there stays"
+    (tmp_path / "cache/corpus").write_text("damaged!")
+    repaired = make("the same")
+    assert repaired != first
+    assert make("other") != repaired
+    assert (tmp_path / "cache/corpus").read_text() == "other"
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
 
 
 @pytest.mark.parametrize("what", ["file", "link", "folder"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everlearn import files, wording
-from everlearn.errors import EverlearnError, Interrupted, MethodError, RecipeError, RunError
+from everlearn.errors import EverlearnError, Interrupted, MethodError, RecipeError, RunError, RunInUse
 from everlearn.evaluation.results import GridCell, cell_name
 from everlearn.grid.arrangements import Made
 from everlearn.grid.cells import check_settings, load_cell, load_results
@@ -183,7 +183,7 @@ class Grid(RunFactory):
             if place.is_dir():
                 try:
                     stack.enter_context(RunFolder(place).lock())
-                except RunError:
+                except RunInUse:
                     locked = True
             if self.done(cell):
                 return State(cell.name, "done")
@@ -251,7 +251,7 @@ class Grid(RunFactory):
                 with contextlib.ExitStack() as stack:
                     try:
                         stack.enter_context(RunFolder(place).lock())
-                    except RunError:
+                    except RunInUse:
                         self.reporter.say(f"{cell.name}: another process works on it.")
                         continue
                     if self._open(cell, known[cell.name]):  # it may have been made since

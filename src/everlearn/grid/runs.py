@@ -13,7 +13,7 @@ from everlearn import files
 from everlearn.config.overrides import put
 from everlearn.config.recipe import Recipe, parse
 from everlearn.data.blocks import hash_of
-from everlearn.errors import RunError
+from everlearn.errors import RunError, RunInUse
 from everlearn.evaluation.results import Results
 from everlearn.grid.template import GridTemplate
 from everlearn.learner import ContinualLearner
@@ -177,7 +177,7 @@ class RunFactory:
                 try:
                     stack.enter_context(RunFolder(place).lock())
                     break
-                except RunError:
+                except RunInUse:
                     if not told:
                         self.reporter.say(f"Waiting for another process, which {work}.")
                     told = True

@@ -17,7 +17,7 @@ from typing import Any
 from everlearn import files, plugins
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
-from everlearn.errors import EverlearnError, RunError
+from everlearn.errors import EverlearnError, RunError, RunInUse
 from everlearn.evaluation.cell import ALONE
 from everlearn.run.environment import environment
 from everlearn.run.trainer import checkpoints
@@ -132,7 +132,8 @@ class RunFolder:
         """Keep other processes from working on the run; the lock of a killed process is released by the system.
 
         Raises:
-            RunError: another process is working on the run.
+            RunInUse: another process is working on the run.
+            RunError: the file system has no locks.
         """
         if fcntl is None or not first_process:
             yield
@@ -146,8 +147,13 @@ class RunFolder:
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunError(f"Another process is working on {self.path}. Wait for it, or stop it.") from None
+            except BlockingIOError:
+                raise RunInUse(f"Another process is working on {self.path}. Wait for it, or stop it.") from None
+            except OSError as error:
+                raise RunError(
+                    f"The file system of {self.path} has no locks ({error.strerror}), which keep two processes from "
+                    "working on one run. Choose a folder on another one: `run.folder`, or `--runs` of a grid."
+                ) from None
             yield
         finally:
             os.close(handle)
