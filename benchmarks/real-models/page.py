@@ -25,7 +25,7 @@ LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
 """The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
 HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
-RECOMMENDED = "recommended, 3.0e-04"
+RECOMMENDED = "recommended (MAS) at 3.0e-04"
 OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
 """Rows that read text which the base model had read."""
 
@@ -85,7 +85,7 @@ class FreshCell:
         numbers = {key: summary[key]["mean"]["value"] for key in ("learnt", "forgotten", "gained")}
         numbers["drift"] = summary["general_drift"]["general"]["value"]
         plain = cell["methods"][0]["name"] == "sequential"
-        return cls(f"plain training, {rate}" if plain else RECOMMENDED, grid["order"], grid["seed"], numbers)
+        return cls(f"plain training at {rate}" if plain else RECOMMENDED, grid["order"], grid["seed"], numbers)
 
 
 def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int], FreshCell]]:
@@ -102,7 +102,7 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the tables of the fresh stream: every row, then `recommended` against each rate of plain training."""
     rows = fresh_rows(cells)
     recommended = rows[RECOMMENDED]
-    count = f"{len(recommended)} cells a row: orders and seeds {', '.join(f'({o}, {s})' for o, s in recommended)}"
+    count = ", ".join(f"order {order} with seed {seed}" for order, seed in recommended)
     each = tuple(
         (row, tuple(_spread([cell.numbers[name] for cell in own.values()]) for name in NUMBERS))
         for row, own in rows.items()
@@ -118,7 +118,9 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
         for row, own in rows.items()
         if row != RECOMMENDED
     )
-    note = f"Bits per byte; the mean over cells, and in brackets the lowest and highest. {count}."
+    note = f"Bits per byte. Cells: {count}."
+    if len(recommended) > 1:
+        note += " The mean over them, and in brackets the lowest and the highest value."
     return [
         Table("Each row", ("Row", *HEADER), each, note),
         Table("What is recommended, against plain training", ("Difference", *HEADER), pairs, note),
@@ -126,7 +128,8 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
 
 
 def _spread(values: Sequence[float]) -> TableCell:
-    return TableCell(f"{fmean(values):+.3f} [{min(values):+.3f}, {max(values):+.3f}]")
+    range_ = f" [{min(values):+.3f}, {max(values):+.3f}]" if len(values) > 1 else ""
+    return TableCell(f"{fmean(values):+.3f}{range_}")
 
 
 def options(methods: list[dict[str, Any]]) -> str:
