@@ -115,6 +115,7 @@ def main() -> None:
         codes = ENGINES[given.by](shared)
         work(str(alone), 0)
         wanted, found = cells(alone), cells(shared)
+        failed = {path.parent.name: files.read_json(path) for path in shared.rglob("failed.json")}
     report = {
         "engine": given.by,
         "version": version(given.by) if given.by != "processes" else None,
@@ -124,7 +125,7 @@ def main() -> None:
         "measured": len(found),
         "equal": sum(found.get(name) == cell for name, cell in wanted.items()),
     }
-    print(json.dumps(report, indent=1))
+    print(json.dumps({**report, "failed": failed}, indent=1))
     if given.output is not None:
         known = files.read_json(given.output) if given.output.exists() else {}
         files.write_json(given.output, {**known, given.by: report})
