@@ -484,11 +484,20 @@ def test_examples_come_from_their_split_and_hide_the_answer():
 def test_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("EVERLEARN_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg" / "everlearn" / "docs"
+    name = cache_folder().name
+    assert re.fullmatch(r"docs-[0-9a-f]{12}", name)
+    assert cache_folder() == tmp_path / "xdg" / "everlearn" / name
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "everlearn" / "docs"
+    assert cache_folder() == Path.home() / ".cache" / "everlearn" / name
     monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path / "own"))
-    assert cache_folder() == tmp_path / "own" / "docs"
+    assert cache_folder() == tmp_path / "own" / name
+
+
+def test_environments_with_other_versions_do_not_replace_each_others_files(monkeypatch):
+    """Two of them shared one folder, which vanished for a moment whenever the other began a run."""
+    here = cache_folder()
+    monkeypatch.setattr(reading, "version", lambda library: "0.0")
+    assert cache_folder() != here
 
 
 def test_tokenizer_is_deterministic_and_loads_alone(tmp_path):

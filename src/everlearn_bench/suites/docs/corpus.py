@@ -126,8 +126,9 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
 
 
 def cache_folder() -> Path:
-    """Return the cache folder ``docs``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
-    return cache.cache_folder("docs")
+    """Return the cache folder of these versions of the libraries; environments with others do not replace it."""
+    mark = hashlib.blake2b(json.dumps(fingerprint()).encode(), digest_size=6).hexdigest()
+    return cache.cache_folder(f"docs-{mark}")
 
 
 def fingerprint() -> dict[str, str | None]:

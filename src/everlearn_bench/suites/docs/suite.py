@@ -35,10 +35,11 @@ def locate(inside: str) -> Path:
         from everlearn_bench.suites.docs.base_model import start_folder
 
         return start_folder()
-    docs.build()
-    path = docs.cache_folder() / inside
+    folder = docs.cache_folder()
+    docs.build(folder)
+    path = folder / inside
     if not path.exists():
-        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, _names(docs.cache_folder()))}")
+        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, _names(folder))}")
     return path
 
 
