@@ -191,7 +191,7 @@ def test_outputs_are_stored_with_the_adapter_that_was_trained() -> None:
 
 
 def test_no_two_methods_choose_the_same_thing() -> None:
-    sentence = r"'wise_ft' says which weights a domain ends with, and so does 'twice'\. Remove one of them"
+    sentence = r"'wise_ft' sets the weights that a domain ends with, and so does 'twice'\. Remove one of them"
 
     class Twice(WiSEFT):
         """Another of its kind."""

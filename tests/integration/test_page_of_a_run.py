@@ -243,7 +243,7 @@ def test_realised_is_what_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     page = (place / "report.html").read_text(encoding="utf-8")
     assert "what each stage was made of" in page
     if method["name"] == "replay_generated":
-        assert any("before 'second' the model wrote 12 rows" in note for note in results.notes)
+        assert any("before 'second' the model generated 12 rows" in note for note in results.notes)
 
 
 def test_tokens_of_a_sample_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ CASES: dict[str, tuple[str, Any, list[str]]] = {
     "kd": (
         "gpt2",
         {"name": "kd", "compare": "logits", "teacher_dropout": False, "top_k": 4},
-        ["Keeping the answers of the model before {}"] * 2,
+        ["Storing predictions before {}"] * 2,
     ),
     "generated": ("gpt2", {"name": "replay", "source": "generated"}, ["Writing text of its own before {}"] * 2),
 }

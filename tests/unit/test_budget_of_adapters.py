@@ -23,7 +23,7 @@ from everlearn.methods import build
 from everlearn.methods.base import Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.penalties import prediction
-from everlearn.methods.penalties.budget import Budget, LastLook
+from everlearn.methods.penalties.budget import Budget, LastCheck
 from everlearn.methods.penalties.drift import Drift, DriftProbe
 from everlearn.methods.penalties.prediction import CurvedEllipsoid, Ellipsoid, Known, ellipsoid
 from everlearn.model.peft_adapter import merged
@@ -224,7 +224,7 @@ def test_the_adapter_is_scaled_back_to_what_is_within(
 
     way = gone(plain)
     monkeypatch.setattr(DriftProbe, "drift", lambda self, stage: Drift(1000 * gone(stage.model) / way, 0.0))
-    monkeypatch.setattr(LastLook, "limit", lambda *_: 1e9)
+    monkeypatch.setattr(LastCheck, "limit", lambda *_: 1e9)
     # The same rows are learnt where none of the domain's are held out.
     stages.learn([Budget(general=budget, earlier=None, samples=4, probe=4, checks=1)], stage := a_stage(model, steps=4))
     assert said in stage.notes[-1]

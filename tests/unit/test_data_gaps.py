@@ -358,4 +358,4 @@ def test_a_stage_says_how_much_there_was_to_read():
     assert stage.notes == []
     for _ in range(2):
         assert sum(len(batch["input_ids"]) for batch in stage.batches(10_000)) == 5
-    assert stage.notes == ["'d1' has 5 rows, which is what methods read of it where they ask for 10,000."]
+    assert stage.notes == ["'d1' has 5 rows, fewer than the 10,000 that a method would read; it reads all."]

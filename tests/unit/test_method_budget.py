@@ -23,7 +23,7 @@ from everlearn.importance import label_directions, label_fisher
 from everlearn.methods import Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.methods.penalties import budget
-from everlearn.methods.penalties.budget import Budget, LastLook
+from everlearn.methods.penalties.budget import Budget, LastCheck
 from everlearn.methods.penalties.drift import Drift, DriftProbe, bytes_per_label, mean_drift
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.model.sharding import whole
@@ -114,13 +114,13 @@ def test_the_size_is_that_of_the_whole_form_and_the_direction_the_diagonals() ->
 
 
 def test_the_limit_of_the_prediction_follows_from_the_last_look() -> None:
-    assert LastLook(0.0, 0.0, 0.0, 1.0).limit(0.02) == pytest.approx(0.02)
-    assert LastLook(0.004, 0.008, 0.0, 2.0).limit(0.02) == pytest.approx(0.01)  # twice as much is lost as predicted
-    assert LastLook(0.01, -0.005, 0.0, 1.0).limit(0.02) == pytest.approx(0.035)  # it got better so far
-    assert LastLook(0.01, 0.04, 0.0, 4.0).limit(0.02) == pytest.approx(0.005)  # too much: back by as much
-    assert 0 < LastLook(0.0, 0.04, 0.0, 1.0).limit(0.02) < 1e-6  # much is lost of which nothing was predicted
-    assert LastLook(0.004, 0.008, 0.005, 2.0).limit(0.02, sure=True) == pytest.approx(0.004 + (0.02 - 0.0178) / 2)
-    assert LastLook(0.01, 0.01, 0.01, 1.0).limit(0.02, sure=True) == pytest.approx(0.01 * 0.02 / 0.0296)
+    assert LastCheck(0.0, 0.0, 0.0, 1.0).limit(0.02) == pytest.approx(0.02)
+    assert LastCheck(0.004, 0.008, 0.0, 2.0).limit(0.02) == pytest.approx(0.01)  # twice as much is lost as predicted
+    assert LastCheck(0.01, -0.005, 0.0, 1.0).limit(0.02) == pytest.approx(0.035)  # it got better so far
+    assert LastCheck(0.01, 0.04, 0.0, 4.0).limit(0.02) == pytest.approx(0.005)  # too much: back by as much
+    assert 0 < LastCheck(0.0, 0.04, 0.0, 1.0).limit(0.02) < 1e-6  # much is lost of which nothing was predicted
+    assert LastCheck(0.004, 0.008, 0.005, 2.0).limit(0.02, sure=True) == pytest.approx(0.004 + (0.02 - 0.0178) / 2)
+    assert LastCheck(0.01, 0.01, 0.01, 1.0).limit(0.02, sure=True) == pytest.approx(0.01 * 0.02 / 0.0296)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_the_limit_of_the_prediction_follows_from_the_last_look() -> None:
 )
 def test_the_ratio_counts_as_far_as_it_is_known(predicted: float, measured: float, error: float, ratio: float) -> None:
     method = Budget(earlier=None)
-    found = method._taken("general", predicted, {"general": Drift(measured, error)}, 3.0)
+    found = method._store("general", predicted, {"general": Drift(measured, error)}, 3.0)
     assert found["ratio"] == pytest.approx(ratio)
-    by_prediction = method._taken("earlier", 0.001, {}, 1.0)
+    by_prediction = method._store("earlier", 0.001, {}, 1.0)
     assert by_prediction["corrected"] == pytest.approx(0.001 * ratio), "as far off as the general text's"
 
 
@@ -344,7 +344,7 @@ def test_the_largest_part_of_an_update_that_is_within_is_kept(
     way = gone(plain)
     monkeypatch.setattr(DriftProbe, "drift", lambda self, stage: Drift(1000 * gone(stage.model) / way, error))
     if share == 0:  # no look before the end, which would lead back
-        monkeypatch.setattr(LastLook, "limit", lambda *_: 1e9)
+        monkeypatch.setattr(LastCheck, "limit", lambda *_: 1e9)
     stage = stages.stage(tiny.model("gpt2"), 1, "causal", general=True)
     stages.learn([Budget(general=budget, earlier=None, samples=4, probe=4, checks=1, sure=error > 0)], stage)
     assert said in stage.notes[-1]
@@ -438,7 +438,7 @@ def test_no_more_rows_are_looked_at_than_are_declared(monkeypatch: pytest.Monkey
         ).double()
 
     monkeypatch.setattr(DriftProbe, "_losses", losses)
-    monkeypatch.setattr(LastLook, "limit", lambda *_: 1e9)
+    monkeypatch.setattr(LastCheck, "limit", lambda *_: 1e9)
     method = Budget(general=1e-3, earlier=1e-3, samples=2, rank=1, probe=4, checks=3)
     model = tiny.model("gpt2")
     declared = method.cost(model).passes_elsewhere

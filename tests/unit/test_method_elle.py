@@ -442,5 +442,5 @@ def test_what_does_not_fit_is_refused(options: dict, architecture: str, others: 
 
 @pytest.mark.parametrize("options", [{"add_layers": []}, {"add_heads": -1}, {"add_layers": [1, -2]}])
 def test_amounts_are_checked(options: dict) -> None:
-    with pytest.raises(MethodError, match=rf"option '{next(iter(options))}': numbers from 0 upwards"):
+    with pytest.raises(MethodError, match=rf"option '{next(iter(options))}': must be 0 or more"):
         ELLE(**options)

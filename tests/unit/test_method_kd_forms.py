@@ -200,7 +200,7 @@ def test_a_text_alone_is_like_no_other_and_that_is_said() -> None:
     stage = stages.stage(tiny.model("gpt2"), 1, "causal", batch_size=1, steps=3)
     parts = stages.learn([build("kd_contrast")], stage)
     assert all(not part["kd/divergence"] for part in parts)
-    assert any("compares the texts of a micro-batch, and 3 had one alone" in note for note in stage.notes)
+    assert any("compares the texts of a micro-batch, and 3 micro-batches had only one" in note for note in stage.notes)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -307,7 +307,7 @@ def test_rows_are_looked_up_on_the_host() -> None:
     cached = CachedAnswers(stage, 4, 1.0)
     batch = next(stage.batches(4))
     view = cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new, batch)
-    assert cached.found == cached.asked == 4
+    assert cached.found == cached.looked_up == 4
     assert view.labels.device.type == "meta"
     with pytest.raises(NotImplementedError, match="meta"):
         cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new)
@@ -320,8 +320,8 @@ def test_rows_of_other_domains_have_no_answers_and_that_is_said() -> None:
         stage.rows_per_step = stage.batch_size
         stages.learn([kd, replay], stage)
     assert stage.notes == [
-        "Method 'kd_logits' had cached answers for 12 of 24 rows; the others (of other domains, or changed by another "
-        "method) were learnt without."
+        "Method 'kd_logits' had stored predictions for 12 of 24 rows; the others (of other domains, or changed by "
+        "another method) were trained without distillation."
     ]
 
 
@@ -335,7 +335,7 @@ def test_where_training_has_an_order_of_its_own_all_rows_are_asked(monkeypatch: 
 def test_text_without_a_label_has_no_answers_to_keep() -> None:
     stage = stages.stage(tiny.model("gpt2"), 1, "causal", steps=2)
     stage.source.arrays["segments"][:] = range(stages.S)  # a document each token
-    with pytest.raises(MethodError, match=r"no label is in them.*`top_k: null`"):
+    with pytest.raises(MethodError, match=r"have no labels.*`top_k: null`"):
         CachedAnswers(stage, 4, 1.0)
 
 
@@ -371,8 +371,8 @@ def test_masked_text_has_other_labels_in_each_pass() -> None:
         ({"top_k": 8}, "option 'top_k': 8 words"),
         ({"compare": "logits", "top_k": 8, "teacher_dropout": True}, "option 'top_k': 8 words"),
         ({"simcse": 1.0}, "option 'simcse': 1.0 contrasts texts"),
-        ({"compare": "batch", "queue": 8}, "option 'queue': 8 does nothing with `compare: batch`"),
-        ({"distance": "squared", "temperature": 2.0}, "option 'temperature': 2.0 does nothing with .*`distance: sq"),
+        ({"compare": "batch", "queue": 8}, "option 'queue': 8 has no effect with `compare: batch`"),
+        ({"distance": "squared", "temperature": 2.0}, "option 'temperature': 2.0 has no effect with .*`distance: sq"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], sentence: str) -> None:

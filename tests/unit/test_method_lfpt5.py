@@ -98,7 +98,7 @@ def test_losses_are_those_of_the_equation() -> None:
             {"input_ids": ids[mask > 0].tolist(), "labels": labels[labels >= 0].tolist()}
             for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True)
         ]
-        pseudo = [({k: v.tolist() for k, v in block.items()}, domain) for block, domain in lfpt5._drawn(at)]
+        pseudo = [({k: v.tolist() for k, v in block.items()}, domain) for block, domain in lfpt5._sample(at)]
         assert len(pseudo) == 3
         assert {domain for _, domain in pseudo} == {"d1"}
         solved, away = [], []
@@ -171,7 +171,7 @@ def test_what_the_model_cannot_write_is_noted() -> None:
     at = stages.stage(model, 2, "text-to-text")
     parts = stages.learn([lfpt5], at)
     assert at.notes == [
-        "Method 'lfpt5': of 24 examples of 'd1' that the model wrote, 0 had a prompt and an answer (6 were wanted)."
+        "Method 'lfpt5': of 24 generated examples of 'd1' only 0 had a prompt and an answer (6 were requested)."
     ]
     assert parts[0].keys() == {"loss", "lfpt5/lm"}
 
@@ -244,7 +244,7 @@ def test_a_decoder_writes_text_without_being_asked() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(MethodError, match=r"a decoder's are packed into rows\. Set `objective: causal`"):
+    with pytest.raises(MethodError, match=r"those of a decoder are packed into rows\. Set `objective: causal`"):
         method().check(stages.setting(tiny.model("gpt2"), [], "text-to-text"))
     with pytest.raises(MethodError, match="does not work with objective 'masked'"):
         method().check(stages.setting(tiny.model("roberta"), [], "masked"))

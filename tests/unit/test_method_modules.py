@@ -529,7 +529,9 @@ def test_frozen_chains_have_their_dropout_while_an_end_task_is_fine_tuned() -> N
 def test_depths_that_are_not_there_are_refused() -> None:
     for depths in ([0, 3], [1, 0], [-1], [0, 0]):
         method = KAdapter(depths=depths)
-        with pytest.raises(MethodError, match=r"'k_adapter', option 'depths': rising numbers from 0 to the model's 2"):
+        with pytest.raises(
+            MethodError, match=r"'depths': must be increasing numbers from 0 to the model's 2"
+        ):
             method.check(stages.setting(tiny.model(), [method]))
     with pytest.raises(MethodError, match="option 'depths'"):
         KAdapter(depths=[])

@@ -203,15 +203,15 @@ def test_every_method_is_of_a_kind_its_own_or_its_familys() -> None:
 
 
 REFUSED = [
-    (("ewc", "hat"), "'ewc' protects the model's own weights, but what method 'hat' adds"),
-    (("ewc_released", "demix"), "'ewc_released' protects the model's own weights, but what method 'demix' adds"),
-    (("ewc", "dap_prompt"), "'ewc' protects the model's own weights, but what method 'dap_prompt' adds"),
-    (("demix", "das"), "'demix' freezes the model, so method 'das' has nothing to hold back"),
+    (("ewc", "hat"), "'ewc' protects the weights of the model, but method 'hat' trains"),
+    (("ewc_released", "demix"), "'ewc_released' protects the weights of the model, but method 'demix' trains"),
+    (("ewc", "dap_prompt"), "'ewc' protects the weights of the model, but method 'dap_prompt' trains"),
+    (("demix", "das"), "'demix' freezes the model, so method 'das' has nothing to protect"),
     (("hat_adapter", "das_without_contrast"), "'hat_adapter' freezes the model, so method 'das_without_contrast' has"),
-    (("demix", "migu"), "'demix' freezes the model, so method 'migu' has nothing to hold back"),
-    (("demix", "hat"), "'demix' trains nothing but what it adds, so method 'hat' could not"),
-    (("l2_sp", "dap_prompt"), "'l2_sp' protects the model's own weights, but what method 'dap_prompt' adds"),
-    (("forget_me_not", "hat"), "'forget_me_not' protects the model's own weights, but what method 'hat' adds"),
+    (("demix", "migu"), "'demix' freezes the model, so method 'migu' has nothing to protect"),
+    (("demix", "hat"), "'demix' freezes all parameters except its own, also those that method 'hat'"),
+    (("l2_sp", "dap_prompt"), "'l2_sp' protects the weights of the model, but method 'dap_prompt' trains"),
+    (("forget_me_not", "hat"), "'forget_me_not' protects the weights of the model, but method 'hat' trains"),
     (("ewc", "rewc"), r"'ewc' is listed 2 times \(`method`: '(ewc|rewc)', '(ewc|rewc)'\)"),
     (("hat", "hat_all"), r"'hat' is listed 2 times \(`method`: 'hat(_all)?', 'hat(_all)?'\)"),
 ]

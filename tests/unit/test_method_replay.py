@@ -257,12 +257,12 @@ def test_a_sample_of_less_than_a_row_is_said() -> None:
     stages.begin([method], stage)
     stages.end([method], stage)
     assert stage.notes == [
-        "Method 'continual_t0' keeps nothing of 'd1': `sample: 0.01` of its 12 rows is less than one."
+        "Method 'continual_t0' stores nothing of 'd1': `sample: 0.01` of its 12 rows is less than one."
     ]
 
 
 def test_sweeps_are_of_a_model_that_writes() -> None:
-    with pytest.raises(MethodError, match=r"'sweeps': 8 is of a model that writes, and `source` is 'earlier'"):
+    with pytest.raises(MethodError, match=r"'sweeps': 8 has no effect with `source: earlier`"):
         Replay(sweeps=8)
 
 
@@ -412,7 +412,7 @@ def test_from_the_first_domain_on_and_nothing_is_kept(objective: str) -> None:
         for _ in range(40):
             next(mixture)
         assert mixture.realised == mixture.asked
-        assert "the model wrote 2 rows" in stage.notes[0]
+        assert "the model generated 2 rows" in stage.notes[0]
         stages.end([method], stage)
         assert not method.memory()
         assert all(torch.equal(value, before[index][name]) for name, value in stages.weights(stage.model).items())
@@ -441,11 +441,11 @@ def test_processes_share_the_lots_and_read_the_same(tmp_path: Path, monkeypatch:
     alone, _ = generated_rows(_stage(), 8, 1)
     stage = replace(_stage(), folder=tmp_path)
     here, meeting, found, made = threading.local(), threading.Barrier(2), {}, []
-    written = generated._written
+    written = generated._generate
     monkeypatch.setattr(generated, "processes", lambda: 2)
     monkeypatch.setattr(generated, "rank", lambda: here.rank)
     monkeypatch.setattr(generated, "wait_for_all", meeting.wait)
-    monkeypatch.setattr(generated, "_written", lambda *all_: made.append((here.rank, all_[1])) or written(*all_))
+    monkeypatch.setattr(generated, "_generate", lambda *all_: made.append((here.rank, all_[1])) or written(*all_))
 
     def work(rank: int) -> None:
         here.rank = rank

@@ -18,7 +18,8 @@ import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.adapters.inc_lora import IncLoRA
-from everlearn.methods.adapters.residual import Residual, matrix_of
+from everlearn.methods.adapters.low_rank import matrix_of
+from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.engine.protection import Protection, check_methods
 
 NAMES = ["corda", "lora_null", "lora_null_v2"]
@@ -250,7 +251,7 @@ def test_refusals() -> None:
             check_methods([wide], stages.setting(model, [wide], general=True))
         stage = stage_of()
         stage.model.is_quantized = True
-        with pytest.raises(MethodError, match=rf"'{name}' takes a part out.*quantization_config"):
+        with pytest.raises(MethodError, match=rf"'{name}' subtracts a part of the weights.*quantization_config"):
             stages.begin([method], stage)
     check_methods([make("corda", corda_method="ipm")], stages.setting(model, [make("corda", corda_method="ipm")]))
     both = [make("corda"), make("lora_null")]

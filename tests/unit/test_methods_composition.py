@@ -571,4 +571,4 @@ def test_a_step_on_two_processes_leaves_what_one_leaves(name: str, results: list
 def test_a_mask_that_does_not_reach_the_optimizer_is_an_error_on_every_process(results: list[dict]) -> None:
     for result in results:
         assert result["unreached"].keys() == {"stale", "flat"}
-        assert all("do not reach the optimizer" in sentence for sentence in result["unreached"].values())
+        assert all("have no effect, because the optimizer" in sentence for sentence in result["unreached"].values())

@@ -193,7 +193,7 @@ def test_frozen_weights_stay_frozen() -> None:
 
 
 def test_what_cannot_be_grown_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"'t5' model cannot be grown; those that can are bert, .*gpt2.*roberta"):
+    with pytest.raises(ModelError, match=r"'t5' model cannot be grown; supported are bert, .*gpt2.*roberta"):
         grow(tiny.model("t5"), heads=1)
     with pytest.raises(ModelError, match=r"cannot be identities.*normalises the sum"):
         grow(tiny.model("roberta"), (0,), new_layers="identity")
@@ -386,7 +386,7 @@ def test_at_test_all_texts_are_read_with_all_experts() -> None:
 
 @pytest.mark.parametrize("architecture", ["roberta", "bert"])
 def test_where_there_is_no_feed_forward_module_it_is_refused(architecture: str) -> None:
-    with pytest.raises(MethodError, match=r"'lifelong_moe' puts experts beside .*\(`model.path`\), or 'moe_lora'\.$"):
+    with pytest.raises(MethodError, match=r"'lifelong_moe' adds experts to .*\(`model.path`\), or 'moe_lora'\.$"):
         check_methods([LifelongMoE()], stages.setting(tiny.model(architecture), []))
 
 

@@ -318,10 +318,10 @@ def test_blocks_of_a_mixture_are_ranked_as_loras_matrices(name: str) -> None:
 def test_where_no_matrix_is_trained_it_is_refused() -> None:
     for name, options in (("progressive_prompts", {}), ("mocl", {"module": "prefix", "n_tokens": 3})):
         methods = [build({"name": name, **options}), build("migu")]
-        with pytest.raises(MethodError, match=f"'{name}' freezes the model, so method 'migu' has nothing to hold back"):
+        with pytest.raises(MethodError, match=f"'{name}' freezes the model, so method 'migu' has nothing to protect"):
             methods[1].check(stages.setting(tiny.model("t5"), methods, "text-to-text"))
     methods = [build("sapt_lora"), build("migu_kept_rows")]
-    with pytest.raises(MethodError, match="kept-rows is for models without adapters"):
+    with pytest.raises(MethodError, match="kept-rows saves nothing with adapters"):
         methods[1].check(stages.setting(tiny.model("t5"), methods, "text-to-text"))
 
 

@@ -373,5 +373,5 @@ def test_too_many_prompts_are_refused() -> None:
     with pytest.raises(MethodError, match=r"9 prompt tokens and a text of 24 do not fit the model's 30 positions"):
         learnt_prompts(method, model, "causal", 3)
     first, second = ProgressivePrompts(n_tokens=LENGTH), build("dap_adapter")
-    with pytest.raises(MethodError, match="'progressive_prompts' trains nothing but what it adds"):
+    with pytest.raises(MethodError, match="'progressive_prompts' freezes all parameters except its own"):
         first.check(stages.setting(model, [first, second], "causal"))

@@ -113,7 +113,7 @@ def test_weights_that_stand_still_are_never_a_day_older() -> None:
 
 def test_mistakes_are_sentences() -> None:
     for days in ((2, 1), (0.5, 2), (1, 1)):
-        with pytest.raises(EverlearnError, match="option 'days': must grow, from 1 on"):
+        with pytest.raises(EverlearnError, match="option 'days': must increase from 1 or more"):
             build({"name": "forever", "days": days})
     methods = [Forever()]
     with pytest.raises(MethodError, match=r"'forever' does not work with encoder-decoder models.*Use 'replay'"):

@@ -255,7 +255,7 @@ def test_the_pull_follows_the_rate_and_stays_below_1() -> None:
         ({"k": 0}, "'k': "),
         ({"pulls": "linear"}, "'pulls': "),
         ({"anneal": "sigmoid"}, "no option 'anneal'"),
-        ({"strength": 0.5, "gamma": 3}, "`gamma` and `strength` say the same"),
+        ({"strength": 0.5, "gamma": 3}, "`gamma` and `strength` set the same"),
     ):
         with pytest.raises(MethodError, match=sentence):
             RecAdam(**options)
@@ -286,8 +286,8 @@ def test_a_domain_that_ends_before_its_middle_is_noted() -> None:
     moved = max(float((p.detach() - start[name]).abs().max()) for name, p in stage.model.named_parameters())
     assert moved < 1e-6
     assert stage.notes == [
-        "Method 'recadam_released', option 't0': λ is ½ at step 250, and 'd1' has 8: it is held back to its end, where "
-        "λ is 3.1e-11. Set `t0` below 8, or to null, the middle of a domain."
+        "Method 'recadam_released', option 't0': λ is ½ at step 250, but 'd1' has 8: even at its end λ is 3.1e-11, so "
+        "little is learnt. Set `t0` below 8, or to null, the middle of a domain."
     ]
     for options, noted in (({"t0": 8}, True), ({"t0": 7}, False), ({}, False), ({"t0": 8, "strength": 0}, False)):
         stage = stages.stage(tiny.model(), 1, steps=8)
@@ -411,7 +411,7 @@ def test_a_domain_that_is_too_short_is_noted() -> None:
     stage = stages.stage(tiny.model(), 1, steps=4)
     stages.learn([build("reptile_released")], stage)
     assert stage.notes == [
-        "Method 'reptile_released' steps back every 500 steps (`every`), and 'd1' has 4: it was learnt plainly."
+        "Method 'reptile_released' steps back every 500 steps (`every`), but 'd1' has 4: its training was plain."
     ]
 
 
@@ -523,7 +523,7 @@ def test_two_rates() -> None:
     [
         ("roberta", "masked", "does not work with objective 'masked'; it works with text-to-text"),
         ("gpt2", "causal", "does not work with objective 'causal'; it works with text-to-text"),
-        ("t5", "text-to-text", r"predicts the next token of prompts, which an encoder-decoder does not"),
+        ("t5", "text-to-text", r"trains next-token prediction on prompts, which an encoder-decoder does not do"),
     ],
 )
 def test_streams_without_prompts_are_refused(architecture: str, objective: str, sentence: str) -> None:

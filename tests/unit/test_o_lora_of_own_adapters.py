@@ -98,7 +98,7 @@ def test_the_same_adapter_cannot_be_orthogonal_to_itself() -> None:
     """What the message advises works: merged, with a new adapter; or a penalty."""
     method = build("o_lora")
     stages.learn([method], stages.stage(model := adapted(), 1, "causal"))
-    with pytest.raises(MethodError, match=r"is trained now is that of 'd1'\. Merge it .* use a penalty, such as 'mas'"):
+    with pytest.raises(MethodError, match=r"the model has that of 'd1'\. Merge it .* use a penalty, such as 'mas'"):
         stages.begin([method], stages.stage(model, 2, "causal"))
     stages.learn([build({"name": "mas", "samples": 2})], stages.stage(copy.deepcopy(model), 2, "causal"))
     stages.learn([method], stages.stage(adapted(merged(model), 1), 2, "causal"))
@@ -107,7 +107,7 @@ def test_the_same_adapter_cannot_be_orthogonal_to_itself() -> None:
 
 def test_the_options_of_an_adapter_are_refused_where_the_model_brings_one() -> None:
     model, methods = adapted(), [build({"name": "o_lora", "r": 8})]
-    with pytest.raises(MethodError, match=r"option 'r': the model has LoRA adapters already.*Remove the option"):
+    with pytest.raises(MethodError, match=r"option 'r': the model already has LoRA adapters.*Remove the option"):
         stages.learn(methods, stages.stage(model, 1, "causal"))
 
 

@@ -219,5 +219,5 @@ def test_weights_that_no_adapter_holds_are_not_lost() -> None:
         if merge:
             methods[0].check(stages.setting(model, methods))
         else:
-            with pytest.raises(MethodError, match="cannot be kept as adapters alone"):
+            with pytest.raises(MethodError, match="does not describe a stage"):
                 methods[0].check(stages.setting(model, methods))

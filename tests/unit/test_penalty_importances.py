@@ -222,7 +222,7 @@ def test_what_was_gathered_from_steps_is_remembered_within_a_domain() -> None:
 
 @pytest.mark.parametrize("key", [{"labels": "model"}, {"importance": "absolute"}, {"dropout": True}])
 def test_what_is_about_a_pass_over_samples_is_refused_beside_steps(key: dict[str, Any]) -> None:
-    with pytest.raises(MethodError, match=rf"option '{next(iter(key))}'.* with `gradients: steps` there is none"):
+    with pytest.raises(MethodError, match=rf"option '{next(iter(key))}'.* and `gradients: steps` has none"):
         build({"name": "ewc", "gradients": "steps", **key})
 
 

@@ -41,10 +41,10 @@ ApplyTo = Literal["update", "gradient"]
 REVEALS = {
     "nothing": "Its memory holds nothing of the text.",
     "statistics": "Its memory holds numbers about units or weights, from which no text can be read.",
-    "parameters": "Its memory holds parameters trained on each domain, which know of its text what a model knows.",
-    "text": "Its memory holds training text of earlier domains as tokens: whoever has it can read them.",
+    "parameters": "Its memory holds parameters trained on each domain; like any model, they may reveal memorised text.",
+    "text": "Its memory holds training text of earlier domains as tokens, which anyone who has it can read.",
 }
-"""What a memory reveals, by what it keeps (:attr:`Needs.keeps`)."""
+"""What a memory reveals, by its content (:attr:`Needs.keeps`)."""
 
 
 KINDS = {
@@ -54,9 +54,9 @@ KINDS = {
     "ensembling": "Ensembling: several models, or branches of one, answer together.",
     "data-focused": "Regularisation by data: the outputs for a text stay near those of an earlier model.",
     "prior-focused": "Regularisation by a prior: the weights stay near those of earlier domains.",
-    "trick": "Fine-tuning trick: other rates, schedules or parts that move; nothing of earlier domains is kept.",
+    "trick": "Fine-tuning trick: other learning rates, schedules or trained layers; nothing of old domains is stored.",
 }
-"""The kinds of remedy that surveys of forgetting tell apart; a method may be of several (:attr:`Method.kinds`)."""
+"""The kinds of methods that surveys of forgetting distinguish; a method may be of several (:attr:`Method.kinds`)."""
 
 
 class MethodConfig(Options):
@@ -82,9 +82,9 @@ class Needs:
     peft: bool = True
     """Supports a model with PEFT adapters."""
     predictions: bool = False
-    """Reads what the model predicts of text, which takes a vocabulary head; a reward model has none."""
+    """Reads predicted tokens, so the model must have a vocabulary head; a reward model has none."""
     losses: bool = False
-    """Measures on the loss of single examples, which a loss that compares examples does not give."""
+    """Measures the loss of single examples; a contrastive loss, which compares examples, has none."""
     anatomy: bool = False
     """Reads the structure of the model: its layers, their projections, or heads and neurons."""
     earlier_models: bool = False
@@ -92,7 +92,7 @@ class Needs:
     base_model: bool = False
     """Reads the base model (``checkpoints[0]``) in every domain, so a run cannot continue without it."""
     start: bool = False
-    """Reads what the trained parameters were at the beginning of the domain (``stage.start``)."""
+    """Reads the values of the trained parameters at the beginning of the domain (``stage.start``)."""
     memory: Literal["nothing", "statistics", "parameters"] = "nothing"
     """Content of its memory besides old text: statistics of units or weights, or trained parameters of each domain."""
 
@@ -165,7 +165,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of a method, for :meth:`Method.check`: what is known before training."""
+    """What is known before training, for :meth:`Method.check`."""
 
     model: nn.Module
     objective: Objective
@@ -187,7 +187,7 @@ class Method:
         title: its name as the paper writes it.
         summary: what it does, in a few words, for the table of all methods.
         paper: URL of the paper, or "" for plain training.
-        kinds: keys of :data:`KINDS`; by default those of its family (``KINDS`` of the package).
+        kinds: keys of :data:`KINDS`; by default those of its family, which the package lists in ``KINDS``.
         needs: its requirements. If they depend on options, ``__init__`` sets them.
         identity: options that make it equal to plain training, bit for bit (used by the conformance tests); None if the
             method changes the model or data itself and has no such setting.
@@ -201,7 +201,7 @@ class Method:
             options, ``__init__`` sets it.
         importance_samples: whether its option `samples` is the number of rows for measuring importance, which a grid
             sets for all such methods at once, and not a number of rows that it stores, generates or trains on.
-        idle: exclusive hooks that its options leave unused, so that another method of a list may use them.
+        idle: hooks that its options leave unused; if they are exclusive, another method of a list may use them.
         in_das_paper: its name in the DAS paper, without spaces and hyphens; set only if it differs from `name`.
         search: options that ``everlearn tune`` draws, with their ranges: the first always, others where the recipe
             has another value than the default.
@@ -259,10 +259,7 @@ class Method:
             anatomy(setting.model)
 
     def moves(self, model: nn.Module) -> Collection[str] | None:
-        """Return the names of the weights that it trains by low-rank matrices beside a frozen model, or None.
-
-        Only if a stage ends with these matrices merged into the weights, so that the change is one of the plain model.
-        """
+        """Return the names of the weights into which its trained low-rank matrices are merged at the end, or None."""
         return None
 
     def adds_low_rank(self, model: nn.Module) -> bool:
@@ -270,7 +267,7 @@ class Method:
         return False
 
     def adopts(self, model: nn.Module) -> bool:
-        """Return whether the method works with adapters that the model brings along, and attaches nothing then."""
+        """Return whether the method uses adapters that the model already has, instead of attaching its own."""
         return False
 
     def cost(self, model: nn.Module) -> Cost:
@@ -538,7 +535,7 @@ def register(cls: type[M]) -> type[M]:
         raise TypeError(f"{cls.__name__}.Config must subclass MethodConfig.")
     if not (cls.__doc__ or "").strip():
         raise TypeError(f"{cls.__name__} needs a docstring that says what it does and cites the equation.")
-    if "summary" not in cls.__dict__:  # that of a parent says what the parent does
+    if "summary" not in cls.__dict__:  # a parent's summary describes the parent
         cls.summary = ""
     if "kinds" not in cls.__dict__:
         cls.kinds = getattr(sys.modules.get(cls.__module__.rpartition(".")[0]), "KINDS", cls.kinds)

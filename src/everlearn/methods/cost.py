@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+USUAL_ROW = 512
 FORWARD = 1 / 3
-"""A forward pass alone, about, in units of a forward and backward pass (:attr:`Cost.passes_per_step`)."""
+"""Approximate cost of a forward pass, in units of a forward and backward pass (:attr:`Cost.passes_per_step`)."""
+
+
+def usual_row(config: Any) -> int:
+    """Return the default number of tokens per row: 512, or the longest input of the model if that is shorter."""
+    return min(USUAL_ROW, getattr(config, "max_position_embeddings", None) or USUAL_ROW)
 
 
 @dataclass(frozen=True)
@@ -31,21 +37,21 @@ class Cost:
     passes_per_step: float = 0.0
     """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
     passes_per_row: float = 0.0
-    """The same over each different row that a domain trains on, however often it does (answers that are kept)."""
+    """Extra passes over each distinct row of a domain, however often it is trained on (a teacher's stored output)."""
     passes_per_domain: int = 0
     """Blocks of a domain run forward and backward once per domain (importance, Fisher)."""
     passes_once: int = 0
-    """The same once in a stream (importance to the base model)."""
+    """Blocks run forward and backward once per stream (importance for the base model)."""
     once_over: Literal["general", "domain"] = "general"
-    """Of which text: the recipe's general text where it has one, or of the first domain whatever it has."""
+    """Text of these blocks: general text (the first domain's if the recipe has none), or always the first domain's."""
     samples: int = 0
-    """How many different blocks these passes are over, each run as often as another; 0: each is run once."""
+    """Number of distinct blocks in these passes, each run equally often; 0 if every block is run once."""
     passes_elsewhere: int = 0
-    """Blocks of other text run forward and backward once per domain (a probe, text that the model writes)."""
+    """Blocks of other text run forward and backward once per domain (a probe, generated text)."""
     passes_per_earlier: int = 0
-    """The same for every domain learnt before it, of other text; of the domain's own where `samples` is set."""
+    """Blocks run for each earlier domain: of the domain's own text if `samples` is set, otherwise of other text."""
     at_most: bool = False
-    """Whether fewer of these blocks may be run: what is looked for may be found at once."""
+    """Whether these numbers of blocks are upper limits."""
 
     def outside(self, size: int | None, *, trained: int = 0, earlier: int = 0) -> int:
         """Return the number of blocks run forward and backward outside of training steps for a domain.
@@ -56,9 +62,9 @@ class Cost:
             earlier: number of domains learnt before it.
         """
         rows = trained if size is None else min(size, trained)
-        asked = math.ceil(self.passes_per_row * rows)
         each = self._over(self.passes_per_earlier, size if self.samples else None)
-        return self._over(self.passes_per_domain, size) + asked + self.passes_elsewhere + earlier * each
+        own = self._over(self.passes_per_domain, size) + math.ceil(self.passes_per_row * rows)
+        return own + self.passes_elsewhere + earlier * each
 
     def outside_once(self, first: int | None, general: int | None) -> int:
         """Return the number of blocks that are run once per stream.
@@ -82,7 +88,7 @@ class Cost:
         return self.outside_once(sizes[0], general) + sum(each)
 
     def _over(self, passes: int, size: int | None) -> int:
-        """Return the number of blocks in passes that each end with the last block of a text of `size` blocks."""
+        """Return `passes`, reduced in proportion if the text has fewer than `samples` blocks."""
         samples = self.samples or passes
         return passes if size is None or size >= samples else -(-passes * size // samples)
 

@@ -12,7 +12,7 @@ from everlearn.model.sharding import gathered, local, shard_like, sum_over_shard
 
 
 class Gradients(Mapping[str, Tensor]):
-    """One vector over all trained parameters: ``own - memory * (own.dot(memory) / memory.dot(memory))``.
+    """A vector over all trained parameters, as in ``own - memory * (own.dot(memory) / memory.dot(memory))``.
 
     A tensor that is read by name is the local part on this process: the full gradient, or its shard under FSDP2.
     Reductions over elements must use :meth:`dot` and :meth:`norm`, which include all shards.
@@ -74,10 +74,7 @@ class Gradients(Mapping[str, Tensor]):
 
     def whole(self) -> dict[str, Tensor]:
         """Return full tensors on the CPU, for the memory; every process must call it."""
-        found = {}
-        for name, value in self.items():
-            found[name] = gathered(value, self._parameters[name]).detach().to("cpu", copy=True)
-        return found
+        return {n: gathered(value, self._parameters[n]).detach().to("cpu", copy=True) for n, value in self.items()}
 
     def _joined(self, other: Gradients, sign: int) -> Gradients:
         both = {name: torch.add(value, other[name], alpha=sign) for name, value in self.items() if name in other}

@@ -13,7 +13,7 @@ class Sequential(Method):
 
     name = "sequential"
     title = "Sequential"
-    summary = "nothing: the yardstick"
+    summary = "plain training, the baseline"
     paper = ""
     kinds = ("none",)
     in_das_paper: ClassVar[tuple[str, ...]] = ("ncl",)
@@ -21,4 +21,4 @@ class Sequential(Method):
 
 
 PLAIN = Sequential.name
-"""Whoever needs plain training names it by this: the default of a recipe, the yardstick of a table."""
+"""Name of plain training: the default method of a recipe, and the baseline of tables."""

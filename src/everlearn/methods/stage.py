@@ -1,4 +1,4 @@
-"""What a method sees: the training of a domain (:class:`Stage`), a test (:class:`Reading`), and earlier models."""
+"""What a method can access: the training of a domain (:class:`Stage`), a test (:class:`Reading`), earlier models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Reading:
-    """The text that a model will be tested on, as a method sees it (``Method.test_model``).
+    """The text that a model will be tested on (``Method.test_model``).
 
     Attributes:
         domain: the domain of the text; None for general text and general end tasks. Only a method that declares
@@ -80,7 +80,7 @@ class Reading:
 
 @dataclass
 class Stage:
-    """The training of one domain, as a method sees it.
+    """The training of one domain.
 
     Attributes:
         index: 1 for the first domain.
@@ -108,12 +108,12 @@ class Stage:
             processes read it, and it is removed with the checkpoints of the stage. None outside a run folder.
         log: writes a line to ``metrics.jsonl``, such as a measurement after a step (whose ``step`` is in it); without a
             run folder the line is dropped.
-        as_tested: adds what the methods read a text with to a copy of the plain model (``Method.test_model``); None if
-            a plain model is used. The engine sets it.
+        as_tested: attaches everything that methods need to read a text to a copy of the plain model
+            (``Method.test_model``); None if a plain model is used. The engine sets it.
         phase: opens a phase of the progress display, for a loop over many rows; passes over :meth:`batches` do it
             themselves.
-        moved: names of the weights of the plain model that methods train by what they attach (low-rank matrices); None
-            if what is trained is what requires a gradient. The engine sets it.
+        moved: names of the weights of the plain model that methods train by low-rank matrices; None if the trained
+            parameters are those that require a gradient. The engine sets it.
         start: copies of the trained parameters at the beginning of the domain, with everything attached, if a method
             needs them (``Needs.start``). The engine sets it.
         host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
@@ -172,14 +172,13 @@ class Stage:
     def answering(self) -> nn.Module:
         """Return the model that reads a text before the domain is learnt; it must not be changed.
 
-        It is the plain model, or a copy with what methods of the list keep outside the model (experts, shared adapters,
-        prompts).
+        It is the plain model, or a copy with the experts, adapters or prompts that methods of the list store.
         """
         return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
 
     @contextlib.contextmanager
     def as_plain(self) -> Iterator[None]:
-        """Make :attr:`model` the plain model that a model with adapters computes, inside the block (`plain_view`)."""
+        """Replace :attr:`model` inside the block by a plain model with its effective weights (:func:`plain_view`)."""
         adapted = self.model
         with plain_view(adapted) as self.model:
             try:
@@ -229,6 +228,6 @@ class Stage:
                 done(read)
             if read < total:
                 done(total)
-        note = f"'{source.name}' has {read:,} rows, which is what methods read of it where they ask for {blocks:,}."
+        note = f"'{source.name}' has {read:,} rows, fewer than the {blocks:,} that a method would read; it reads all."
         if read < blocks and note not in self.notes:
             self.notes.append(note)

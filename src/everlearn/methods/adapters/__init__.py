@@ -6,4 +6,3 @@ between stages a model is plain, and the added tensors are the memory of the met
 """
 
 KINDS = ("isolation",)
-"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

@@ -83,14 +83,14 @@ class Adapter(Method):
         Variant(
             "demix",
             "DEMIX",
-            "An adapter for each domain that starts as the earlier one which is least perplexed by the new domain.",
+            "An adapter for each domain, initialised as the earlier one with the lowest perplexity on the new domain.",
             {"initialise": "nearest"},
             paper="https://arxiv.org/abs/2108.05036",
         ),
         Variant(
             "adapter_cl",
             "AdapterCL",
-            "An adapter for each domain; at test each example is read with the one that is least perplexed by it.",
+            "An adapter for each domain; at test time each example is read with the one of lowest perplexity on it.",
             {"choose": "perplexity"},
             paper="https://arxiv.org/abs/2012.15504",
         ),
@@ -131,7 +131,7 @@ class Adapter(Method):
     config: Config
     _kept = ByDomain("adapters")
     _nearest = Fact("nearest", dict[str, str])
-    """Every adapter, and what each domain started from."""
+    """Adapter of each domain, and the earlier adapter that it was initialised with."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -143,12 +143,11 @@ class Adapter(Method):
         self._base_head: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
-        """Refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
         if self.config.choose == "perplexity" and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
                 f"Method '{self.label}', option 'choose': '{type(setting.model).__name__}' does not predict its "
-                "prompts, by which 'perplexity' chooses. Set `choose: domain`."
+                "prompts, so their perplexity is unknown. Set `choose: domain`."
             )
         refuse_without_units(self, setting, ("output",))
         refuse_other_additions(self, setting)
@@ -174,11 +173,9 @@ class Adapter(Method):
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def begin_domain(self, stage: Stage) -> None:
-        """Select the adapter that the domain starts from, on the plain model."""
-        self._start(stage)
+        self._start(stage)  # evaluates adapters on the plain model
 
     def attach(self, stage: Stage) -> None:
-        """Attach the adapter of the domain and freeze everything else."""
         start = self._start(stage)
         self._build(stage.model).attach(stage.model, self.name, freeze=True)
         if self.config.train_head:
@@ -189,7 +186,6 @@ class Adapter(Method):
             self._fill(stage.model, self._kept[start])
 
     def detach(self, stage: Stage) -> None:
-        """Keep the trained adapter and restore the base model."""
         trained = [(name, value) for name, value in stage.model.named_parameters() if value.requires_grad]
         self._kept[SHARED if self.config.shared else stage.domain] = {
             name: value.detach().cpu().clone() for name, value in trained
@@ -201,7 +197,8 @@ class Adapter(Method):
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach the adapter of the text's domain, or the shared one; otherwise none.
 
-        By perplexity a classifier has the adapter of its texts; for language models :meth:`test_predictor` chooses.
+        With `choose: perplexity` a classifier gets the adapter with the lowest perplexity on its texts; for a language
+        model :meth:`test_predictor` chooses one for each example.
         """
         key: str | None = SHARED if self.config.shared else reading.domain
         if self._routes:
@@ -215,7 +212,7 @@ class Adapter(Method):
         return self._with(model, key)
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
-        """Return a router that reads each example with the least perplexed adapter; all share the frozen weights."""
+        """Return a router among the adapters, which share the frozen weights."""
         if not self._routes:
             return predictor
         plain, members = reading.language_model(), []
@@ -235,12 +232,12 @@ class Adapter(Method):
             batches: returns batches of the text, for a number of blocks.
         """
         losses = {key: self._loss(model, key, objective, batches(self.config.samples)) for key in self._kept}
-        return min(losses, key=losses.__getitem__)
+        return min(losses, key=lambda key: losses[key])
 
     def _loss(self, model: nn.Module, key: str, objective: Objective, batches: Iterable[Batch]) -> float:
         """Return the mean nats per label with one of the stored adapters."""
-        trains = _head_parameters(model) if self.config.train_head else []
-        head = {name: parameter.detach().clone() for name, parameter in trains}
+        trained = _head_parameters(model) if self.config.train_head else []
+        head = {name: parameter.detach().clone() for name, parameter in trained}
         self._build(model).attach(model, self.name)
         try:
             self._fill(model, self._kept[key])

@@ -27,8 +27,8 @@ class AfterFeedForward(Attachment):
     """One module after each feed-forward network of a model.
 
     Args:
-        layers: in the order of :func:`feed_forward_outputs`; each has a method ``hook(module, inputs, output)``, the
-            forward hook of its projection, which returns the replacement of the output, [..., H].
+        layers: in the order of :func:`feed_forward_outputs`; the method ``hook`` of each is a forward hook of its
+            projection, and returns the replacement of the output, [..., H].
     """
 
     shares_prompts = True
@@ -38,11 +38,6 @@ class AfterFeedForward(Attachment):
         self.layers = nn.ModuleList(layers)
 
     def place(self, model: nn.Module) -> None:
-        """Register hooks on the projections, which have the same paths in a classifier and in a language model.
-
-        Raises:
-            MethodError: the model has another number of layers.
-        """
         sites = feed_forward_outputs(model)
         if len(sites) != len(self.layers):
             raise MethodError(f"There are {len(self.layers)} adapters for the {len(sites)} layers of this model.")
@@ -68,20 +63,18 @@ class Bottleneck(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Apply the adapter, [..., H] to [..., H]."""
         with computing_like(hidden):
             changed: Tensor = hidden + self.up(self.activation(self.down(hidden)))
         return changed
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Apply the adapter to the output of the projection; a forward hook."""
         return self(output)
 
 
 def bottlenecks(model: nn.Module, reduction_factor: int, activation: Activation) -> AfterFeedForward:
-    """Create a bottleneck adapter for each layer, of width hidden / `reduction_factor` (at least 1).
+    """Create a bottleneck adapter of width hidden / `reduction_factor` (at least 1) for each layer.
 
-    The function of the model is unchanged.
+    Initially the function of the model is unchanged.
     """
     return AfterFeedForward(
         Bottleneck(site.units, max(1, site.units // reduction_factor), activation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,20 +57,19 @@ class CLoRA(IncLoRA):
         self._pairs: list[tuple[nn.Parameter, int, Tensor]] = []
 
     def check(self, setting: Setting) -> None:
-        """Require k to be less than the width of each layer, so that some direction is left to learn in."""
         super().check(setting)
         smallest = min(min(sizes) for sizes in self._shapes(setting.model))
         if self.config.k is not None and self.config.k >= smallest:
             raise MethodError(
-                f"Method '{self.label}', option 'k': {self.config.k} directions are all that a layer of width "
-                f"{smallest} has. Set it below {smallest}."
+                f"Method '{self.label}', option 'k': {self.config.k} fixed directions leave a layer of width "
+                f"{smallest} none to learn in. Set it below {smallest}."
             )
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of IncLoRA, plus P_A and P_B."""
         own = super().cost(model)
         fixed = sum(width * self._k(width) for sizes in self._shapes(model) for width in sizes)
-        return Cost(**{**vars(own), "memory_bytes": own.memory_bytes + (4 * fixed if self.config.strength else 0)})
+        return replace(own, memory_bytes=own.memory_bytes + 4 * fixed) if self.config.strength else own
 
     def _k(self, width: int) -> int:
         return self.config.k or width // 2
@@ -96,7 +96,6 @@ class CLoRA(IncLoRA):
             return {"subspace": self.config.strength * torch.stack([each.square().sum() for each in products]).sum()}
 
     def detach(self, stage: Stage) -> None:
-        """Detach the adapter as IncLoRA does, and drop P."""
         self._pairs = []
         super().detach(stage)
 

@@ -1,4 +1,4 @@
-"""CorDA: adapters that are initialised with the components of the weights that general text uses least."""
+"""CorDA: adapters that are initialised with the components of the weights that matter least for general text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CorDA(Residual):
 
     name = "corda"
     title = "CorDA"
-    summary = "one adapter per domain, initialised with the components of the weights that general text uses least"
+    summary = "one adapter per domain, initialised with the weight components that matter least for general text"
     paper = "https://arxiv.org/abs/2406.05223"
 
     class Config(Residual.Config):
@@ -48,10 +48,7 @@ class CorDA(Residual):
         return self.config.corda_method == "kpm"
 
     def _read_bytes(self, inputs: int, outputs: int) -> int:
-        """Return the bytes of the covariance of the inputs and of the singular vectors.
-
-        Both are held until all layers are decomposed.
-        """
+        """Return the bytes of the covariance of the inputs and of the singular vectors."""
         return 4 * (inputs * inputs + min(inputs, outputs) * (inputs + outputs))
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
@@ -66,13 +63,13 @@ class CorDA(Residual):
                 preprocess_corda(model, lora, run_model=lambda: self._read(stage, source))
         except (ValueError, torch.linalg.LinAlgError) as error:
             raise MethodError(
-                f"Method '{self.label}' cannot decompose the weights by what the layers read: {error} Give it other or "
-                "more text (`general`, option 'samples')."
+                f"Method '{self.label}' cannot decompose the weights by the inputs of the layers: {error} Give it "
+                "other or more text (`general`, option 'samples')."
             ) from error
-        found = {}
+        parts = {}
         for path in self._targets(model):
             layer = model.get_submodule(path)
             eigens = layer.__dict__.pop("eigens")
             root = (eigens.S_WC / self._scale).sqrt()
-            found[path] = (root[:, None] * eigens.V_WC.T, eigens.U_WC * root)
-        return found
+            parts[path] = (root[:, None] * eigens.V_WC.T, eigens.U_WC * root)
+        return parts

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
-from everlearn.methods.adapters.low_rank import MAGNITUDE, TOKENS, A, B, Merged, MergedConfig
+from everlearn.methods.adapters.low_rank import MAGNITUDE, TOKENS, A, B, Merged, MergedConfig, matrix_of
 from everlearn.methods.base import Cost, register
 from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.anatomy import kind_of
@@ -22,12 +21,11 @@ class IncLoRA(Merged):
 
     It is O-LoRA (arXiv 2310.14152) without its orthogonality terms, the baseline "IncLoRA" of arXiv 2406.17245. In
     domain t a layer computes W x + s · Σ_{i ≤ t} B_i A_i x with s = α / r, and only A_t and B_t are trained. Frozen
-    adapters are never needed separately, so B_i A_i is added to W in float32 when domain i ends: the same function, at
-    the cost of one adapter whatever the length of the stream, and every stage is a plain model.
+    adapters are never needed separately, so B_i A_i is added to W in float32 when domain i ends: the function is the
+    same, the cost is that of one adapter, and every stage is a plain model.
 
     In addition, each stage stores all changes of the stream as one adapter of the base model, of rank t · r: s · [B_1 …
-    B_t] [A_1; …; A_t]. For a model that is trained on a quantised copy of itself (QLoRA, arXiv 2305.14314), B_i A_i is
-    added to the float32 weights too.
+    B_t] [A_1; …; A_t]. With quantised weights (QLoRA, arXiv 2305.14314) B_i A_i is added to the float32 ones.
     """
 
     name = "inc_lora"
@@ -42,14 +40,11 @@ class IncLoRA(Merged):
 
     config: Config
     _adapters = ByDomain()
-    """The adapter of every learnt domain by PEFT's names: publish it, or subtract it again."""
+    """The adapter of every learnt domain, by PEFT's names."""
     _learnt_with = Fact("config", dict[str, Any], beside="_adapters")
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of the adapter.
-
-        Finished adapters are stored individually, and combined as the adapter of the stage.
-        """
+        """Return the cost: finished adapters are stored individually, and combined as the adapter of the stage."""
         count = self._numbers(model)
         return Cost(
             memory_bytes=8 * count,
@@ -90,19 +85,14 @@ class IncLoRA(Merged):
         return PeftAdapter(config, parts, alone=not self.merges)
 
     def _on_the_base(self, module: nn.Module, learnt: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-        """Convert DoRA adapters that were trained in sequence to parts of one adapter of the base model.
-
-        The arithmetic is float64.
-        """
-        weight = module.get_parameter("weight").detach().cpu().double()
-        weight = weight.T if isinstance(module, Conv1D) else weight
-        factor, found = torch.ones(len(weight), dtype=torch.float64), []
+        """Convert DoRA adapters that were trained in sequence to parts of one adapter of the base model, in float64."""
+        weight = matrix_of(module).cpu().double()
+        factor, converted = torch.ones(len(weight), dtype=torch.float64), []
         for part in learnt:
             name = next(name for name in part if MAGNITUDE in name)
             b, magnitude = part[B].double() / factor[:, None], part[name].double()
             weight = weight + self._scale * b @ part[A].double()
             norm = weight.norm(dim=1)
             factor = magnitude.flatten() * factor.sign() / norm
-            own = {B: b.float(), name: (factor * norm).reshape(magnitude.shape).float()}
-            found.append(part | own)
-        return found
+            converted.append(part | {B: b.float(), name: (factor * norm).reshape(magnitude.shape).float()})
+        return converted

@@ -47,13 +47,12 @@ class LoRA(Merged):
     """A and B of each layer under PEFT's names, and the domains that they have learnt."""
 
     def check(self, setting: Setting) -> None:
-        """Refuse other methods that change the weights of the base model."""
         super().check(setting)
         for other in setting.methods:
             if sets_weights(other):
                 raise MethodError(
-                    f"Method '{other.label}' changes weights that no adapter holds, and method '{self.label}' begins "
-                    "each domain with the base model's. Remove one of them."
+                    f"Method '{other.label}' changes weights of the base model, but method '{self.label}' restores "
+                    "them at the beginning of each domain. Remove one of them."
                 )
 
     def cost(self, model: nn.Module) -> Cost:
@@ -64,11 +63,11 @@ class LoRA(Merged):
     def attach(self, stage: Stage) -> None:
         """Replace W_0 + s B A by W_0 with A and B beside it: the same function."""
         if self._adapter:
-            self._put_base_back(stage)
+            self._restore_base(stage)
         super().attach(stage)
-        self._fill(stage.model, self._adapter, wholly=True)
+        self._fill(stage.model, self._adapter, complete=True)
 
-    def _put_base_back(self, stage: Stage) -> None:
+    def _restore_base(self, stage: Stage) -> None:
         base = stage.checkpoints[0]
         if is_quantised(stage.model):
             stage.model = quantised_like(base, stage.model)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from everlearn.methods.adapters.residual import Residual, matrix_of
+from everlearn.methods.adapters.low_rank import matrix_of
+from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import Stage, Variant, register
 
 
@@ -49,15 +50,15 @@ class LoRANull(Residual):
         return 8 * inputs * inputs
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
-        found = {}
+        parts = {}
         for path, moment in self._moments(stage).items():
             null = torch.linalg.eigh(moment).eigenvectors[:, : self.config.r]
             u, sizes, vt = torch.linalg.svd(
                 matrix_of(stage.model.get_submodule(path)).double() @ null, full_matrices=False
             )
             root = (sizes / self._scale).sqrt()
-            found[path] = (root[:, None] * (vt @ null.T), u * root)
-        return found
+            parts[path] = (root[:, None] * (vt @ null.T), u * root)
+        return parts
 
     def _moments(self, stage: Stage) -> dict[str, Tensor]:
         """Return X Xᵀ of each layer, [d_in, d_in]; in float64, since its smallest eigenvalues are needed."""
@@ -78,7 +79,6 @@ class LoRANull(Residual):
         return moments
 
     def attach(self, stage: Stage) -> None:
-        """Attach the adapter, with A frozen if configured."""
         super().attach(stage)
         if self.config.freeze_a:
             for name, parameter in stage.model.named_parameters():

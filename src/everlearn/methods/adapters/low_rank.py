@@ -1,4 +1,4 @@
-"""Common parts of methods with low-rank matrices: target layers, PEFT's LoRA on them, merging into a plain model."""
+"""Common parts of methods with low-rank matrices: target layers, PEFT's LoRA, merging into a plain model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ class LowRank(Method):
         self._trainable: list[str] = []
 
     def check(self, setting: Setting) -> None:
-        """Require a model without adapters, and no other method that adds some."""
         super().check(setting)
         if any(isinstance(module, BaseTunerLayer) for module in setting.model.modules()):
             raise MethodError(
@@ -92,18 +91,18 @@ class LowRank(Method):
             raise MethodError(f"Method '{self.label}' lost its adapter during the domain: `stage.model` was replaced.")
         return {name: value.detach().cpu().clone() for name, value in get_peft_model_state_dict(stage.model).items()}
 
-    def _fill(self, model: nn.Module, learnt: Mapping[str, Tensor], *, wholly: bool = False) -> None:
-        """Load learnt values into an attached adapter; with `wholly` no value may be missing.
+    def _fill(self, model: nn.Module, learnt: Mapping[str, Tensor], *, complete: bool = False) -> None:
+        """Load learnt values into an attached adapter; with `complete` none may be missing.
 
         Raises:
             MethodError: they belong to another model or rank.
         """
         own = get_peft_model_state_dict(model)
         expected = {name for name in own if MAGNITUDE not in name and TOKENS not in name}
-        if wholly and learnt and (wrong := sorted(learnt.keys() - own.keys() or expected - learnt.keys())):
+        if complete and learnt and (wrong := sorted(learnt.keys() - own.keys() or expected - learnt.keys())):
             raise MethodError(
-                f"Method '{self.label}' remembers other tensors than those of its adapter: '{wrong[0]}' is missing on "
-                "one side. Its memory belongs to another model or other options of the method."
+                f"Method '{self.label}' remembers other tensors than its adapter has: '{wrong[0]}' is in only one of "
+                "them. Its memory belongs to another model or other options of the method."
             )
         for name, value in learnt.items():
             if name in own and own[name].shape != value.shape:
@@ -120,7 +119,7 @@ class LowRank(Method):
         stage.model = plain
 
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
-        """Return the configuration of an adapter with the rank of `parts` adapters together and the scale of one."""
+        """Return the configuration of an adapter with `parts` times the rank and the same scale."""
         targets = self._targets(model)
         shared = {"lora_alpha": parts * self.config.lora_alpha, "lora_dropout": self.config.lora_dropout}
         return LoraConfig(
@@ -141,17 +140,17 @@ class LowRank(Method):
             MethodError: the model has no such layer.
         """
         model = in_full(model) if is_quantised(model) else model
-        wanted = self.config.target_modules
-        if not isinstance(wanted, list):
-            paths = [path for path in targets_of(model, wanted) if not refused_by_peft(model, path)]
+        targets = self.config.target_modules
+        if not isinstance(targets, list):
+            paths = [path for path in targets_of(model, targets) if not refused_by_peft(model, path)]
             if not paths:
                 raise MethodError(
-                    f"Method '{self.label}', option 'target_modules': PEFT puts no adapter beside the layers that "
-                    f"'{wanted}' names in '{type(model).__name__}'. Set it to all-linear, or name layers."
+                    f"Method '{self.label}', option 'target_modules': PEFT supports no adapter on the layers of "
+                    f"'{type(model).__name__}' that '{targets}' selects. Set it to all-linear, or name layers."
                 )
             return paths
-        found: list[str] = []
-        for name in wanted:
+        paths = []
+        for name in targets:
             matching = [
                 path
                 for path, module in model.named_modules()
@@ -166,12 +165,21 @@ class LowRank(Method):
                     f"Method '{self.label}', option 'target_modules': '{name}' can have no adapter in "
                     f"'{type(model).__name__}': {why}. Remove it."
                 )
-            found += [path for path in matching if path not in found]
-        return found
+            paths += [path for path in matching if path not in paths]
+        return paths
+
+
+def matrix_of(layer: nn.Module) -> Tensor:
+    """Return the weight of a linear layer, [d_out, d_in]."""
+    weight = layer.get_parameter("weight").detach()
+    return weight.T if isinstance(layer, Conv1D) else weight
 
 
 def sets_weights(method: Method) -> bool:
-    """Return whether a method replaces weights that no adapter holds; one that reads the start scales adapters back."""
+    """Return whether a method replaces weights of the frozen model.
+
+    Final weights that are computed from ``stage.start`` (``needs.start``) are those of the adapters.
+    """
     ends = overrides(method, "final_weights") and not method.needs.start
     return ends or overrides(method, "starting_weights")
 
@@ -179,10 +187,8 @@ def sets_weights(method: Method) -> bool:
 class Merged(LowRank):
     """Base class of methods whose adapter is merged into the float32 weights when a domain ends.
 
-    So a stage is a plain model.
-
     Class attributes:
-        onto: number of the checkpoint that the adapter is relative to: -1 the last one, 0 the base model.
+        onto: number of the checkpoint whose weights the adapter changes: -1 the last one, 0 the base model.
     """
 
     onto: ClassVar[int] = -1
@@ -193,14 +199,14 @@ class Merged(LowRank):
         self.merges = self.config.merge
 
     def check(self, setting: Setting) -> None:
-        """Refuse tokens that the model has not got, and to keep adapters only if another method changes the weights."""
+        """Refuse tokens that the model lacks; and `merge: false` if another method changes the frozen weights."""
         super().check(setting)
         self._tokens(setting.model)
         for other in setting.methods:
             if not self.config.merge and sets_weights(other):
                 raise MethodError(
-                    f"Method '{other.label}' changes weights that no adapter holds, so stages of method '{self.label}' "
-                    "cannot be kept as adapters alone. Set its option `merge: true`."
+                    f"Method '{other.label}' changes weights of the model, so an adapter of method '{self.label}' "
+                    "alone does not describe a stage. Set its option `merge: true`."
                 )
 
     def detach(self, stage: Stage) -> None:
@@ -216,14 +222,13 @@ class Merged(LowRank):
         self._leave(stage, merged(adapted))
 
     def moves(self, model: nn.Module) -> list[str]:
-        """Return the weights into which the adapter is merged."""
         return [f"{path}.weight" for path in (*self._targets(model), *self._tokens(model))]
 
     def _tokens(self, model: nn.Module) -> dict[str, list[int]]:
         """Return path of an embedding or head → ids of the tokens whose rows are trained.
 
         Raises:
-            MethodError: the model has not got these tokens, or PEFT cannot train their rows.
+            MethodError: the model lacks these tokens, or PEFT cannot train their rows.
         """
         chosen = self.config.trainable_token_indices
         if chosen is None:
@@ -238,18 +243,18 @@ class Merged(LowRank):
         embeddings: Any = model
         rows = len(embeddings.get_input_embeddings().weight)
         if ids[-1] >= rows:
-            raise MethodError(f"{at} {ids[-1]} is no token of the model, which has {rows:,}.")
+            raise MethodError(f"{at} {ids[-1]} is not a token of the model, which has {rows:,}.")
         head = output_head(model)
         if getattr(head, "bias", None) is not None:
             raise MethodError(
-                f"{at} PEFT trains rows of a vocabulary head without its bias, and that of '{type(model).__name__}' "
+                f"{at} PEFT trains rows only of a vocabulary head without bias, and that of '{type(model).__name__}' "
                 "has one. Leave the option out, and learn the first domain with a method that trains all weights "
                 "(such as `mas`)."
             )
         return dict.fromkeys(token_tables(model), ids)
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
-        """Store what a domain has learnt, by PEFT's names."""
+        """Store the trained adapter of a domain, by PEFT's names."""
         raise NotImplementedError
 
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:

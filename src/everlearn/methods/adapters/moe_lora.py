@@ -1,4 +1,4 @@
-"""MoE-LoRA: low-rank experts beside a frozen model, and a router that selects among them for each token."""
+"""MoE-LoRA: low-rank experts beside a frozen model, and routers that select among them for each token."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class MoELoRA(LowRank):
     h = W x + s Σ_{e ∈ top-k} g_e B_e A_e x,   p = softmax(W_r x),   g_e = p_e / Σ_{top-k} p,   s = α / r
 
     L + β · mean over layers of E Σ_e f_e P_e (arXiv 2101.03961, eq. 4), with f_e the share of the selections that fall
-    on expert e and P_e the mean of p_e over all tokens; padding is none.
+    on expert e and P_e the mean of p_e over all tokens, without padding.
 
     Every layer with experts has its own router, which reads the input of the layer. Experts and routers continue from
     domain to domain and W stays that of the base model, so no domain id is needed at test time. A mixture that depends
-    on x cannot be merged into a weight: the model of a stage is the base model, and experts and routers are the memory
-    of the method, with which texts are read.
+    on x cannot be merged into a weight, so the model of a stage is the base model, and experts and routers are the
+    memory of the method, which is attached to read texts.
 
     The E experts of a layer are one PEFT adapter of rank E · r, A = [A_1; …; A_E] and B = [B_1 … B_E], whose
     activations A x are scaled in blocks by the router: Σ_e g_e B_e A_e x = B (g ⊗ 1_r ⊙ A x).
@@ -72,7 +72,7 @@ class MoELoRA(LowRank):
                 raise ValueError(f"option 'top_k': {self.top_k} of {self.experts} `experts` cannot be chosen")
             if self.top_k == 1 and self.experts > 1 and self.renormalise:
                 raise ValueError(
-                    "option 'top_k': the gate of a single expert would always be 1, from which no router learns. Set "
+                    "option 'top_k': the gate of a single expert would always be 1, so the router could not learn. Set "
                     "`renormalise: false`"
                 )
             return self
@@ -83,7 +83,6 @@ class MoELoRA(LowRank):
     """A and B of all experts under PEFT's names, the routers' weights beside them, and the domains learnt."""
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of the experts and routers."""
         rank, shapes = self.config.experts * self.config.r, self._shapes(model)
         count = sum(rank * (inputs + outputs) + self.config.experts * inputs for inputs, outputs in shapes)
         return Cost(memory_bytes=4 * count, disk_bytes=4 * count, parameters=count)
@@ -91,12 +90,12 @@ class MoELoRA(LowRank):
     def attach(self, stage: Stage) -> None:
         """Freeze the model; experts and routers continue from the last domain."""
         super().attach(stage)
-        # A model with one stack reads one kind of tokens, whether its layers are known or not.
+        # Only an encoder-decoder has layers that read different kinds of tokens.
         self._route(stage.model, stage.anatomy.linears if kind_of(stage.model) == "encoder-decoder" else {})
-        self._fill(stage.model, self._experts, wholly=True)
+        self._fill(stage.model, self._experts, complete=True)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Set what to balance in the next pass: the text of the batch, no views of other methods and no padding."""
+        """Limit load balancing in the next pass to the text of the batch: no views of other methods, no padding."""
         text = where_text_is(batch)
         for router in routers(stage.model) if self.config.balance else ():
             router.rows, router.text = len(batch["labels"]), text.get(router.tokens)
@@ -112,7 +111,6 @@ class MoELoRA(LowRank):
         return {"balance": self.config.balance * self.config.experts * (shares * torch.stack(means)).sum(1).mean()}
 
     def detach(self, stage: Stage) -> None:
-        """Keep experts and routers, and restore the base model."""
         self._experts, self._domains = self._learnt(stage), [*self._domains, stage.domain]
         adapted: Any = stage.model
         plain = adapted.unload()
@@ -160,8 +158,8 @@ class Router(nn.Module):
         renormalise: whether their gates sum to 1.
 
     Attributes:
-        rows: record the selections for the first rows of training passes; None records nothing.
-        text: where these rows hold text, [rows, S] bool; None: everywhere.
+        rows: number of first rows of training passes whose selections are recorded; None records nothing.
+        text: positions of these rows that hold text, [rows, S] bool; None for all.
         tokens: the tokens that the layer reads.
         shares_prompts: each token has its own gates (:class:`~everlearn.methods.engine.attachment.Attachment`).
     """
@@ -188,7 +186,7 @@ class Router(nn.Module):
         """Compute the gates of the layer's input; a forward pre-hook of the layer."""
         probabilities, self._gates, chosen = self(inputs[0])
         if self.rows is not None and self.training and torch.is_grad_enabled() and not inside_backward():
-            # Views alone: gradient checkpointing repeats the pass without this, and must find as many saved tensors.
+            # No copies: gradient checkpointing repeats the pass without this, and must save equally many tensors.
             self._seen = probabilities[: self.rows].flatten(0, -2), chosen[: self.rows].flatten(0, -2)
 
     def scale(self, a: nn.Module, inputs: tuple[Any, ...], activations: Tensor) -> Tensor:
@@ -212,9 +210,9 @@ class Router(nn.Module):
         self._seen, self.rows, self.text = None, None, None
         if seen is None:
             raise MethodError(
-                "Method 'moe_lora' saw no forward pass with gradients, which its option 'balance' needs. Gradient "
-                "checkpointing with `use_reentrant: true` hides them: set `activation_checkpointing_kwargs: "
-                "{use_reentrant: false}`, or `balance: 0`."
+                "Method 'moe_lora', option 'balance': there was no forward pass with gradients. Gradient checkpointing "
+                "with `use_reentrant: true` hides them: set `activation_checkpointing_kwargs: {use_reentrant: false}`, "
+                "or `balance: 0`."
             )
         probabilities, chosen = seen
         counts = probabilities.new_ones(len(probabilities)) if text is None else text.flatten().to(probabilities.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -30,8 +30,8 @@ class TermsConfig(MethodConfig):
     """Options of O-LoRA's terms."""
 
     lambda_1: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.5
-    """λ_1, the weight of orthogonality: one number, or a list with one for each domain in order, whose last applies
-    to all further ones."""
+    """λ_1, the weight of orthogonality: one number, or a list with one for each domain in order (the last applies to
+    all further ones)."""
     lambda_2: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.0
     """λ_2, the weight of the norms: one number or a list, as for `lambda_1`."""
     orthogonality: Literal["absolute", "squares"] = "absolute"
@@ -41,7 +41,7 @@ class TermsConfig(MethodConfig):
 
 @dataclass(frozen=True)
 class _Layers:
-    """Layers with adapters of one shape, and as many earlier rows."""
+    """Layers whose A have the same shape, with equally many earlier rows, for one batched product."""
 
     a: list[nn.Parameter]
     """A of this domain, m times [r, d_in]."""
@@ -55,7 +55,7 @@ class Terms:
     Args:
         config: λ_1, λ_2 and the form.
         model: with the adapters of the domain, which are trained.
-        earlier: path of a layer → A of earlier adapters, one below the other; without rows if there are none.
+        earlier: returns the A of earlier adapters of the layer at a path.
     """
 
     def __init__(self, config: TermsConfig, model: nn.Module, earlier: Callable[[str], Sequence[Tensor]]) -> None:
@@ -70,7 +70,7 @@ class Terms:
             self._layers.append(_Layers([new for new, _ in pairs], torch.stack([before for _, before in pairs])))
 
     def losses(self, index: int) -> dict[str, Tensor]:
-        """Return the terms of the domain with a number, computed in float32."""
+        """Return the terms for the domain with number `index`, computed in float32."""
         first, second = _at(self._config.lambda_1, index), _at(self._config.lambda_2, index)
         losses = {}
         with torch.autocast(self._matrices[0].device.type, enabled=False):
@@ -89,11 +89,11 @@ class OLoRA(IncLoRA):
     L + λ_1 Σ_layers Σ_{i < t} Σ_{jk} |A_i A_tᵀ|_{jk} + λ_2 Σ_layers (‖A_t‖_F + ‖B_t‖_F)
 
     The rows of A_i span the input directions of adapter i, [r, d_in]. The first sum is one batched product of [A_1; …;
-    A_{t−1}] and A_t for all layers of a shape. If the base model is an adapter that was merged (a PEFT folder as
-    `model`), it counts as an earlier one in the layers that it changes.
+    A_{t−1}] and A_t for all layers of a shape. If the base model was merged from an adapter (a PEFT folder as `model`),
+    this adapter counts as an earlier one.
 
-    Where the model brings LoRA adapters of its own, as in `everlearn.protect`, nothing is attached: the terms act on
-    the adapter that is trained, and others that are frozen beside it count as earlier ones.
+    If the model already has LoRA adapters, as in `everlearn.protect`, nothing is attached: the terms act on the adapter
+    that is trained, and frozen ones count as earlier adapters.
     """
 
     name = "o_lora"
@@ -134,37 +134,36 @@ class OLoRA(IncLoRA):
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of IncLoRA, plus A of the earlier domains."""
         own, earlier = super().cost(model), sum(self.config.r * inputs for inputs, _ in self._shapes(model))
-        return Cost(**{**vars(own), "memory_bytes": own.memory_bytes + 4 * earlier})
+        return replace(own, memory_bytes=own.memory_bytes + 4 * earlier)
 
-    # -- a model that brings LoRA adapters of its own -----------------------------------------------------------
+    # -- a model that already has LoRA adapters -----------------------------------------------------------------
 
     def adopts(self, model: nn.Module) -> bool:
         """Return whether the model trains LoRA matrices already."""
         return bool(matrices_of(model, "A"))
 
     def check(self, setting: Setting) -> None:
-        """Refuse options of the adapter where the model brings its own."""
+        """Refuse options of the adapter if the model already has one."""
         if not self.adopts(setting.model):
             super().check(setting)
             return
         Method.check(self, setting)
         if others := sorted(self.config.model_fields_set - TermsConfig.model_fields.keys()):
             raise MethodError(
-                f"Method '{self.label}', option '{others[0]}': the model has LoRA adapters already, which are kept as "
-                "they are. Remove the option."
+                f"Method '{self.label}', option '{others[0]}': the model already has LoRA adapters, which are not "
+                "changed. Remove the option."
             )
 
     def moves(self, model: nn.Module) -> list[str]:
-        """Return the weights that adapters change."""
         if not self.adopts(model):
             return super().moves(model)
         return [name for name, weight in weights_of(model).items() if weight.trained]
 
     def begin_domain(self, stage: Stage) -> None:
-        """Remember the input directions of the base model's own adapter, or refuse the one of an earlier domain.
+        """Store the input directions of an adapter that the base model was merged with.
 
         Raises:
-            MethodError: the adapter that the model brings goes on.
+            MethodError: the model's adapter is that of an earlier domain.
         """
         super().begin_domain(stage)
         if stage.first:
@@ -173,19 +172,18 @@ class OLoRA(IncLoRA):
         for domain, learnt in self._adapters.items():
             if any(_same(matrix, learnt.get(_key(path))) for path, matrix in new.items()):
                 raise MethodError(
-                    f"Method '{self.label}' keeps an adapter orthogonal to those of earlier domains, and the one that "
-                    f"is trained now is that of '{domain}'. Merge it (`merge_and_unload`) and make a new one; to go on "
-                    "with one adapter, use a penalty, such as 'mas'."
+                    f"Method '{self.label}' needs a new adapter for each domain, and the model has that of '{domain}'. "
+                    "Merge it (`merge_and_unload`) and make a new one; to continue with one adapter, use a penalty, "
+                    "such as 'mas'."
                 )
 
     def attach(self, stage: Stage) -> None:
-        """Attach an adapter, unless the model brings one."""
         self._adopted = self.adopts(stage.model)
         if not self._adopted:
             super().attach(stage)
 
     def detach(self, stage: Stage) -> None:
-        """Detach the adapter as IncLoRA does, or remember A of the model's own."""
+        """Detach the adapter as IncLoRA does; of an adapter of the model's own, store A only."""
         self._terms = None
         if not self._adopted:
             super().detach(stage)
@@ -196,13 +194,12 @@ class OLoRA(IncLoRA):
     # -- the terms ----------------------------------------------------------------------------------------------
 
     def begin_training(self, stage: Stage) -> None:
-        """Stack the earlier A beside the new ones, for all layers of a shape."""
-        beside = matrices_of(stage.model, "A", trained=False)
+        others = matrices_of(stage.model, "A", trained=False)
 
         def earlier(path: str) -> list[Tensor]:
             rows = [self._of_base[path]] if path in self._of_base else []
             rows += [learnt[_key(path)] for learnt in self._adapters.values() if _key(path) in learnt]
-            frozen = beside.get(path)  # of another adapter of the model, which may be one that is remembered
+            frozen = others.get(path)  # of another adapter of the model, which may be in the memory too
             return rows if frozen is None or any(_same(frozen, row) for row in rows) else [*rows, frozen.detach()]
 
         self._terms = Terms(self.config, stage.model, earlier)
@@ -241,5 +238,5 @@ def norms(matrices: Sequence[nn.Parameter]) -> Tensor:
 
 
 def _at(strength: float | list[float], index: int) -> float:
-    """Return the strength for the domain with a number."""
+    """Return the strength for the domain with number `index`."""
     return strength[min(index, len(strength)) - 1] if isinstance(strength, list) else strength

@@ -1,4 +1,4 @@
-"""Adapters that are initialised with a part of the weights: the common base of CorDA and LoRA-Null."""
+"""Adapters that are initialised with a part of the weights: the base class of CorDA and LoRA-Null."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
@@ -28,28 +27,24 @@ DECOMPOSING = 24
 
 
 class Residual(IncLoRA):
-    """Base class of methods whose adapter takes over a part s B₀ A₀ of W, which leaves the function unchanged.
+    """Base class of methods whose adapter is initialised with a part s B₀ A₀ of W, so that the function is unchanged.
 
-    h = (W − s B₀ A₀) x + s B A x,   A and B begin as A₀ and B₀
+    h = (W − s B₀ A₀) x + s B A x,   initially A = A₀ and B = B₀
 
     In a stream s B A is added back when a domain ends, as in :class:`IncLoRA`, so a stage is a plain model with weights
-    W + s (B A − B₀ A₀), and a new A₀ and B₀ are computed for the next domain from the current model. The change of a
-    domain has rank 2r: [B, −B₀] [A; A₀], which is stored in the memory and in the PEFT adapter of the stage, since A
-    and B alone would be relative to weights that are not stored.
+    W + s (B A − B₀ A₀), and new A₀ and B₀ are computed from it for the next domain. The change of a domain, [B, −B₀]
+    [A; A₀] of rank 2r, is stored in the memory and in the PEFT adapter of the stage, since A and B alone would be
+    relative to weights that are not stored.
 
-    Weight decay of A and B would reduce a part of W, so there is none.
+    There is no weight decay, because that of A and B would reduce a part of W.
     """
 
     needs = replace(IncLoRA.needs, importance_pass=True)
     parts: ClassVar[int] = 2
 
     class Config(IncLoRA.Config):
-        """Options of adapters that are initialised with a part of the weights.
-
-        As published, α = r, so s = 1; there is no dropout, which would affect existing knowledge; and every linear
-        layer gets an adapter.
-        """
-
+        # As published, α = r, so s = 1; there is no dropout, which would affect existing knowledge; and every linear
+        # layer gets an adapter.
         lora_alpha: int = Field(8, ge=1)
         """α: adapters are scaled by α / r (α / √r with `use_rslora`); s B₀ A₀ does not depend on α."""
         lora_dropout: float = Field(0.0, ge=0, lt=1)
@@ -58,26 +53,25 @@ class Residual(IncLoRA):
         """Layers that get an adapter: all projections of attention and feed-forward networks (as published), queries
         and values, all attention projections, or module names as in PEFT."""
         samples: int = Field(256, ge=1)
-        """Rows of text that are run before each domain to collect the inputs of the layers. PEFT recommends tokens of
-        128 times the width of a layer: with fewer than the width, directions seem unused that did not occur in the
-        sample."""
+        """Rows of text that are run before each domain to collect the inputs of the layers. PEFT recommends 128 times
+        as many tokens as the width of a layer; with fewer tokens than the width, some directions seem unused only
+        because they do not occur in the sample."""
 
     config: Config
     _start = Tensors("/")
-    """Inside a domain A₀ and B₀."""
+    """A₀ and B₀, while a domain is learnt."""
 
     def check(self, setting: Setting) -> None:
-        """Require general text if it is read, and a rank that the layers have."""
         super().check(setting)
         if self._reads_general and not setting.has_general:
             raise MethodError(
-                f"Method '{self.label}' reads the recipe's general corpus, to find the parts of the weights that it "
-                "needs least, and there is none. Name one (the recipe's own `general`)."
+                f"Method '{self.label}' reads the recipe's general corpus, to find the components of the weights that "
+                "matter least for it, and there is none. Name one (the recipe's own `general`)."
             )
         smallest = min(min(sizes) for sizes in self._shapes(setting.model))
         if self.config.r > smallest:
             raise MethodError(
-                f"Method '{self.label}', option 'r': an adapter of rank {self.config.r} cannot begin as a part of a "
+                f"Method '{self.label}', option 'r': an adapter of rank {self.config.r} cannot be initialised from a "
                 f"layer of rank {smallest}. Set it to {smallest} or less."
             )
 
@@ -91,10 +85,10 @@ class Residual(IncLoRA):
         Before training, statistics of the inputs of the layers are held.
         """
         count, shapes = super()._numbers(model), self._shapes(model)
-        at_hand = DECOMPOSING * max(inputs for inputs, _ in shapes) ** 2
+        decomposing = DECOMPOSING * max(inputs for inputs, _ in shapes) ** 2
         return Cost(
             memory_bytes=16 * count,
-            measuring_bytes=at_hand + sum(self._read_bytes(*shape) for shape in shapes),
+            measuring_bytes=decomposing + sum(self._read_bytes(*shape) for shape in shapes),
             disk_bytes=4 * count,
             disk_bytes_per_domain=8 * count,
             adapter_bytes_per_domain=8 * count,
@@ -116,7 +110,7 @@ class Residual(IncLoRA):
         """Compute A₀ and B₀ on the plain model; a resumed stage has them in its memory."""
         if is_quantised(stage.model):
             raise MethodError(
-                f"Method '{self.label}' takes a part out of the weights, which a quantised model has not got exactly. "
+                f"Method '{self.label}' subtracts a part of the weights, which quantised weights cannot represent. "
                 "Remove `model.quantization_config`, or use `inc_lora`."
             )
         if not self._start:
@@ -131,7 +125,7 @@ class Residual(IncLoRA):
         raise NotImplementedError
 
     def _read(self, stage: Stage, source: BlockSource | None) -> None:
-        """Run rows of a source through the model for hooks that observe it, one at a time as PEFT's hooks require."""
+        """Run rows through the model for hooks that observe it, one at a time as PEFT's hooks require."""
         with evaluating(stage.model), torch.no_grad():
             for row in replace(stage, batch_size=1).batches(self.config.samples, source):
                 stage.objective.forward(stage.model, _unpadded(row))
@@ -139,7 +133,7 @@ class Residual(IncLoRA):
     def attach(self, stage: Stage) -> None:
         """Replace W by W − s B₀ A₀, and add the adapter that compensates it."""
         super().attach(stage)
-        self._fill(stage.model, self._start, wholly=True)
+        self._fill(stage.model, self._start, complete=True)
         with torch.no_grad():
             for path in self._targets(stage.model):
                 layer: Any = stage.model.get_submodule(path)
@@ -160,7 +154,7 @@ class Residual(IncLoRA):
 
 
 def _unpadded(row: Batch) -> Batch:
-    """Remove the padding of a row, which must not be read as text; only prompts with answers are padded."""
+    """Remove the padding of a row, which must not be read as text."""
     if CONTENT in row:
         width = int(row[CONTENT][0].nonzero()[-1]) + 1
         masks = {name: value[..., :width, :width] for name, value in row.items() if value.dim() == 4}
@@ -170,9 +164,3 @@ def _unpadded(row: Batch) -> Batch:
     prompt, answer = int(row["attention_mask"].sum()), int((row["labels"] != IGNORE).sum())
     lengths = {"input_ids": prompt, "attention_mask": prompt}
     return {name: value[:, : lengths.get(name, answer)] for name, value in row.items()}
-
-
-def matrix_of(layer: nn.Module) -> Tensor:
-    """Return the weight of a linear layer, [d_out, d_in]."""
-    weight = layer.get_parameter("weight").detach()
-    return weight.T if isinstance(layer, Conv1D) else weight

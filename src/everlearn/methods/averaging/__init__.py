@@ -1,8 +1,7 @@
 """Methods that train plainly and end a domain with weights between the initial and the trained ones.
 
-A method is one file. Nothing is added to a step and nothing is stored besides the checkpoints of the stages. Existing
-models are merged by ``everlearn merge`` (:mod:`everlearn.merging`).
+Nothing is added to a step, and nothing is stored besides the checkpoints of the stages. Existing models are merged by
+``everlearn merge`` (:mod:`everlearn.merging`).
 """
 
 KINDS = ("prior-focused",)
-"""Kinds of its methods, unless a class sets its own."""

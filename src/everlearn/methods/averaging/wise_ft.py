@@ -19,8 +19,8 @@ class WiSEFT(Method):
     """WiSE-FT (arXiv 2109.01903, eq. 1) after every domain: θₙ = (1 − α) θ_old + α θ̂ₙ.
 
     θ̂ₙ are the weights at the end of training on the domain and θ_old those at its beginning, θₙ₋₁, so that the next
-    domain continues from the merged weights. With a schedule that has `anneal` it continues from the weights before the
-    anneal; then the merged weights are only released, with the previous release as θ_old.
+    domain continues from the merged weights. With `anneal` of `stream_schedule` it continues from the weights before
+    the anneal, and the merged weights are only the released model; θ_old is then the previously released one.
 
     With α = 1/n the weights are the running average θₙ = θₙ₋₁ + (θ̂ₙ − θₙ₋₁) / n over the ends of the stages.
     """
@@ -35,7 +35,7 @@ class WiSEFT(Method):
         Variant(
             "model_average",
             "Running average",
-            "The running average of what the stages ended in, 1/n each.",
+            "The running average of the models at the ends of the stages, with weight 1/n each.",
             {"alpha": "1/n"},
             "https://arxiv.org/abs/2203.05482",
         ),
@@ -57,21 +57,18 @@ class WiSEFT(Method):
         self.needs = replace(type(self).needs, base_model=self.config.anchor == "base" and self.config.alpha != 1)
 
     def check(self, setting: Setting) -> None:
-        """Require that a domain starts from the last model, which is read as its beginning."""
+        """Require that each domain starts from the last checkpoint, which is read as θ_old."""
         super().check(setting)
         for other in setting.methods:
             if other.goes_back and self.config.anchor == "before" and self.config.alpha != 1:
                 raise MethodError(
-                    f"Method '{self.label}' ends between the last model and what was learnt from it, but method "
-                    f"'{other.label}' has a domain begin with another one. Set `anchor: base`, or remove one of them "
+                    f"Method '{self.label}' interpolates between the last model and the trained one, but method "
+                    f"'{other.label}' starts a domain from another model. Set `anchor: base`, or remove one of them "
                     "from `method`."
                 )
 
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Return the interpolated weights; added parameters keep their values.
-
-        The earlier model is read from its folder.
-        """
+        """Return the interpolated weights; parameters that the earlier model does not have keep their values."""
         alpha = 1 / stage.index if self.config.alpha == "1/n" else self.config.alpha
         if alpha == 1:
             return {}

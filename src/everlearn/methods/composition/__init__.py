@@ -1,11 +1,10 @@
-"""Methods that keep a module or a model for each domain and read a text with a mixture of them.
+"""Methods that store a module or a model for each domain, and read a text with a mixture of them.
 
-A method is one file. :mod:`composed` computes the weights of a text over the domains (a query, keys, a softmax), for a
-row or, in a decoder, for each token from the tokens before it; :mod:`low_rank_blocks` and :mod:`prefixes` are the mixed
-modules. Modules and keys of earlier domains are frozen parameters of the model, so no optimizer state belongs to them.
+:mod:`composed` computes the weights of a text over the domains (a query, keys, a softmax), for a row or, in a decoder,
+for each token from the tokens before it; :mod:`low_rank_blocks` and :mod:`prefixes` are the mixed modules. Modules and
+keys of earlier domains are frozen parameters of the model, so the optimizer has no state for them.
 :mod:`beside_layers` implements networks beside the layers of a frozen model; :mod:`ensemble` mixes the predictions of
 complete models.
 """
 
 KINDS = ("isolation",)
-"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

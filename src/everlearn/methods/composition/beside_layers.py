@@ -13,7 +13,7 @@ from everlearn.model.packed import documents
 
 
 class BesideLayers(Attachment):
-    """Observes each pass of a model's layers; in an encoder-decoder, those of the encoder.
+    """Observes each pass through the layers of a model; in an encoder-decoder, those of the encoder.
 
     The output of the last layer is changed before any normalisation after the layers, so that everything that reads the
     hidden states (the vocabulary head, a classifier, a decoder) reads the change.
@@ -22,27 +22,25 @@ class BesideLayers(Attachment):
     lengthens_rows = True  # modules beside the layers have no cache, so each pass needs the complete text
 
     def place(self, model: nn.Module) -> None:
-        """Register hooks on the part of the model that reads the text, and on its last layer."""
-        reader = reader_of(model)
-        reader.register_forward_pre_hook(self.before, with_kwargs=True)
+        reader_of(model).register_forward_pre_hook(self.before, with_kwargs=True)
         layers_read(model)[-1].register_forward_hook(self.behind)
 
     def before(self, reader: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Prepare for a text; a forward pre-hook of the part that reads it."""
-        given = arguments(reader, args, kwargs)
-        self.read(reader, given, documents(given))
+        inputs = arguments(reader, args, kwargs)
+        self.read(reader, inputs, documents(inputs))
 
     def behind(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Change the output of the last layer; a forward hook."""
-        left = self.leave(plain(output))
-        return (left, *output[1:]) if isinstance(output, tuple) else left
+        changed = self.leave(plain(output))
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
-    def read(self, reader: nn.Module, given: dict[str, Any], document: Tensor) -> None:
+    def read(self, reader: nn.Module, inputs: dict[str, Any], document: Tensor) -> None:
         """Prepare for a text that will be read.
 
         Args:
             reader: the part of the model that reads it.
-            given: the arguments of its forward pass.
+            inputs: the arguments of its forward pass.
             document: document number of each token (:func:`~everlearn.model.packed.documents`).
         """
         raise NotImplementedError

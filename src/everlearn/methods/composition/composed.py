@@ -1,4 +1,4 @@
-"""Weights of a text over the modules of several domains, the base class of mixed modules, and what is kept of them."""
+"""Weights of a text over the modules of several domains, and the base class of mixed modules."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, Reading, Setting
+from everlearn.methods.composition.beside_layers import reader_of
 from everlearn.methods.engine.attachment import Attachment, arguments, frozen
 from everlearn.model.anatomy import kind_of
 from everlearn.model.packed import PADDING, documents, so_far
 
 KEY = "key"
 Learnt = Mapping[str, Tensor]
-"""What one domain has learnt: its key under :data:`KEY`, the tensors of its module by their names in
-:class:`Modules`."""
+"""Trained tensors of one domain: its key under :data:`KEY`, and those of its module by their names."""
 
 
 class Modules(nn.Module):
-    """Modules of t domains at some places of a model, mixed as Σ_i w_i M_i for each text; only M_t is trained."""
+    """Modules of t domains in some layers of a model, mixed as Σ_i w_i M_i for each text; only M_t is trained."""
 
     def place(self, model: nn.Module) -> None:
         """Register the hooks."""
@@ -37,7 +37,7 @@ class Modules(nn.Module):
 
 
 class Composed(Attachment):
-    """Computes a query from each text, weighs the domains by its similarity to their keys, and mixes their modules.
+    """Computes a query from each text, weights for the domains from its similarity to their keys, and their mixture.
 
     A row has one query in a model with an encoder. In a decoder each token has its own query, computed from its
     document up to the token: a query of the whole row would leak later tokens.
@@ -59,14 +59,14 @@ class Composed(Attachment):
         self.key = nn.Parameter(key.clone())
         self.earlier_keys = frozen(earlier)
         self.weights = torch.empty(0)
-        self.token_by_token = self.asking = False
+        self.token_by_token = self.querying = False
 
-    def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
+    def query(self, base: nn.Module, inputs: dict[str, Any], document: Tensor) -> Tensor:
         """Return the queries of rows that `base` will read, [B, 1 or S, E].
 
         Args:
             base: the part of the model that reads the text.
-            given: the arguments of its forward pass.
+            inputs: the arguments of its forward pass.
             document: document number of each token, [B, S]; :data:`PADDING` for padding.
         """
         raise NotImplementedError
@@ -81,24 +81,20 @@ class Composed(Attachment):
         return torch.stack([*self.earlier_keys, self.key])
 
     def place(self, model: nn.Module) -> None:
-        """Register hooks on the part that reads the text, and those of the modules."""
-        base: Any = model.base_model
-        reader: nn.Module = base.encoder if kind_of(model) == "encoder-decoder" else base
         self.token_by_token = kind_of(model) == "decoder"
-        reader.register_forward_pre_hook(self.read, with_kwargs=True)
+        reader_of(model).register_forward_pre_hook(self.read, with_kwargs=True)
         self.mixed.place(model)
 
     def low_rank(self) -> dict[str, str]:
-        """Return the layers beside which it adds low-rank matrices (:meth:`Attachment.low_rank`)."""
         return {path: f"mixed.{own}" for path, own in self.mixed.low_rank().items()}
 
     def read(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compute the weights of a text, used until the next one is read; a forward pre-hook."""
-        if self.asking:
+        if self.querying:
             return
-        given = arguments(base, args, kwargs)
+        inputs = arguments(base, args, kwargs)
         self.mixed.mix(None)
-        self.weights = self.weigh(self.query(base, given, documents(given)))
+        self.weights = self.weigh(self.query(base, inputs, documents(inputs)))
         self.mixed.mix(self.weights)
 
     def pooled(self, values: Tensor, document: Tensor, how: Literal["mean", "max"]) -> Tensor:
@@ -140,7 +136,7 @@ def fill(own: Mapping[str, nn.Parameter], learnt: Learnt, method: Method) -> Non
 
 
 def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:
-    """Return the domains whose modules read a text: all, or with `own` those up to its own (none if not learnt)."""
+    """Return the domains whose modules read a text: all; or, with `own`, those learnt up to its own domain."""
     known = list(learnt)
     if not own:
         return known
@@ -151,6 +147,6 @@ def check_rows(method: Method, setting: Setting) -> None:
     """Raise ``MethodError`` if the rows of an encoder hold several documents that must be isolated from each other."""
     if kind_of(setting.model) == "encoder" and setting.objective.isolate:
         raise MethodError(
-            f"Method '{method.label}' weighs its modules for a row as a whole, which would tell the documents packed "
-            "into it of each other. Set `data.isolate_documents: false`."
+            f"Method '{method.label}' mixes its modules by the complete row, through which packed documents would "
+            "influence each other. Set `data.isolate_documents: false`."
         )

@@ -1,4 +1,4 @@
-"""An ensemble along the stream: one model per domain, whose predictions are mixed."""
+"""An ensemble of one model per domain, whose predictions are mixed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class DomainEnsemble(Method):
 
     p(y | x) = Σ_k w_k(x) p_k(y | x), with the checkpoints of the stream as members.
 
-    A domain is trained plainly, from the base model (a model for each domain) or from the previous model. Nothing that
-    a member knows is forgotten; whether it is used depends on the weights, which need no domain id and depend on the
-    input only, never on the prediction target:
+    A domain is trained plainly, from the base model (a model for each domain) or from the previous model. Members do
+    not change later, so nothing is forgotten as long as the weights select the right member. They need no domain id,
+    and depend on the input only, never on the prediction target:
 
     - ``by_perplexity``: softmax of −nats / temperature, where nats are the loss of a member on the tokens before the
       predicted one, on the prompt, or on the classified text; at temperature 0 only the member with the lowest
@@ -63,34 +63,32 @@ class DomainEnsemble(Method):
         self.needs = replace(type(self).needs, base_model=self.goes_back)
 
     def check(self, setting: Setting) -> None:
-        """Require that each member is a complete model without additions, and that it can be weighed."""
         super().check(setting)
         if self.config.combine == "by_perplexity" and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
                 f"Method '{self.label}', option 'combine': '{type(setting.model).__name__}' does not predict its "
-                "prompts, which 'by_perplexity' weighs by. Set `combine: by_confidence` or another."
+                "prompts, so their perplexity is unknown. Set `combine: by_confidence` or another."
             )
         for other in setting.methods:
             if other is not self and not other.tested_as_saved:
                 raise MethodError(
-                    f"Method '{self.label}' answers with the checkpoints of earlier domains, but method "
-                    f"'{other.label}' reads a text with more than a checkpoint. Remove one of them from `method`."
+                    f"Method '{self.label}' predicts with the checkpoints of earlier domains, but method "
+                    f"'{other.label}' needs additional modules to read a text. Remove one of them from `method`."
                 )
             if other is not self and other.grows:
                 raise MethodError(
-                    f"Method '{self.label}' begins with the base model's weights, which do not fit what method "
-                    f"'{other.label}' makes of it. Remove one of them from `method`."
+                    f"Method '{self.label}' starts from the base model's weights, which do not fit the larger model of "
+                    f"method '{other.label}'. Remove one of them from `method`."
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: nothing in training, since the members are the checkpoints of the run.
+        """Return no cost of training, since the members are the checkpoints of the run.
 
         A test needs one pass per learnt domain (two for masked text by perplexity) and holds as many models.
         """
         return Cost()
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Return the weights of the base model."""
         if self.config.start == "previous" or stage.first:
             return {}
         known = dict(stage.model.named_parameters())

@@ -78,14 +78,12 @@ class KAdapter(Method):
         self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
 
     def check(self, setting: Setting) -> None:
-        """Require that the depths exist, and refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
         refuse_other_additions(self, setting)
         refuse_without_attention(self, setting, "learns transformer layers of the model's shape")
         self._depths(setting.model)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of a chain; one is stored for each domain."""
         with torch.device("meta"):
             chain = self._chain(model)
         added = sum(parameter.numel() for parameter in chain.parameters())
@@ -98,17 +96,15 @@ class KAdapter(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """Attach the chain of the domain; everything else is frozen."""
         self._beside(stage.model, [self._chain(stage.model)]).attach(stage.model, self.name, freeze=True)
 
     def detach(self, stage: Stage) -> None:
-        """Keep the chain, and restore the base model."""
         self._learnt[stage.domain] = learnt_by(dict(detach(stage.model, self.name).chains[0].named_parameters()))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach the chain of the text's domain, or all of them; W and b if the model has no vocabulary head."""
-        wanted = [reading.domain] if self.config.read == "own" else list(self._learnt)
-        kept = [self._learnt[domain] for domain in wanted if domain in self._learnt]
+        domains = [reading.domain] if self.config.read == "own" else list(self._learnt)
+        kept = [self._learnt[domain] for domain in domains if domain in self._learnt]
         if kept:
             chains = [self._chain(model) for _ in kept]
             for chain, learnt in zip(chains, kept, strict=True):
@@ -143,7 +139,7 @@ class KAdapter(Method):
         depths = self.config.depths or sorted({0, max(count // 2 - 1, 0), max(count - 2, 0)})
         if depths != sorted(set(depths)) or depths[0] < 0 or depths[-1] > count:
             raise MethodError(
-                f"Method '{self.label}', option 'depths': rising numbers from 0 to the model's {count} layers (got "
-                f"{depths})."
+                f"Method '{self.label}', option 'depths': must be increasing numbers from 0 to the model's {count} "
+                f"layers (got {depths})."
             )
         return depths

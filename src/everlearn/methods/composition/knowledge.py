@@ -143,7 +143,7 @@ class Chains(BesideLayers):
             state.place(layers_read(model))  # type: ignore[operator]
         super().place(model)
 
-    def read(self, reader: nn.Module, given: dict[str, Any], document: Tensor) -> None:
+    def read(self, reader: nn.Module, inputs: dict[str, Any], document: Tensor) -> None:
         sees = document[:, :, None] == document[:, None, :]
         self.sees = (sees.tril() if self.causal else sees)[:, None]
 
@@ -171,7 +171,6 @@ class HiddenState(nn.Module):
         self.hidden = torch.empty(0)
 
     def place(self, layers: nn.ModuleList) -> None:
-        """Register the hook on the layer."""
         if self.depth == len(layers):
             layers[-1].register_forward_hook(self.leaving)
         else:

@@ -25,12 +25,12 @@ def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:
     """Return the paths of the layers that get blocks.
 
     Raises:
-        ModelError: there is none; or they process one token at a time, while the weights are computed for all tokens.
+        ModelError: there is none; or the model is recurrent, while the weights are computed for all tokens at once.
     """
     if any(stack.recurrent for stack in architecture_of(model).stacks):
         raise ModelError(
-            f"'{type(model).__name__}' reads one token at a time, so blocks that are mixed for each token cannot stand "
-            "beside its layers. Choose another `model.path`, or another method."
+            f"'{type(model).__name__}' reads one token at a time, so its layers cannot get blocks that are mixed for "
+            "each token. Choose another `model.path`, or another method."
         )
     return targets_of(model, targets)
 
@@ -57,7 +57,7 @@ class LowRankBlocks(Modules):
         super().__init__()
         self.paths = places_for_blocks(model, targets)
         self.layers = nn.ModuleList(
-            LayerBlocks(*sizes_of(model.get_submodule(path)), r, scale, dropout, [_of(one, number) for one in earlier])
+            LayerBlocks(*sizes_of(model.get_submodule(path)), r, scale, dropout, _matrices(earlier, number))
             for number, path in enumerate(self.paths)
         )
 
@@ -76,8 +76,8 @@ class LowRankBlocks(Modules):
 class LayerBlocks(nn.Module):
     """The blocks of one layer: A [r, d_in] and B [d_out, r] are trained, those of earlier domains are frozen.
 
-    The trained matrices have the names that PEFT uses, and the output of this module is that of the complete layer: so
-    code that observes low-rank matrices (the masks of MIGU) finds them.
+    The trained matrices have PEFT's names, and the output of this module is that of the complete layer, as code that
+    observes low-rank matrices expects (the masks of MIGU).
     """
 
     def __init__(
@@ -121,5 +121,7 @@ class LowRankMatrix(nn.Module):
         return F.linear(x, self.weight)
 
 
-def _of(learnt: Learnt, layer: int) -> tuple[Tensor, Tensor]:
-    return learnt[f"layers.{layer}.lora_A.{OWN}.weight"], learnt[f"layers.{layer}.lora_B.{OWN}.weight"]
+def _matrices(earlier: Sequence[Learnt], layer: int) -> list[tuple[Tensor, Tensor]]:
+    """Return A and B of the earlier domains."""
+    a, b = (f"layers.{layer}.lora_{side}.{OWN}.weight" for side in "AB")
+    return [(learnt[a], learnt[b]) for learnt in earlier]

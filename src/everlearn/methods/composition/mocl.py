@@ -35,7 +35,7 @@ from everlearn.methods.composition.composed import (
 )
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
-from everlearn.methods.engine.attachment import attached, detach, freeze_base
+from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of
@@ -55,9 +55,8 @@ class MoCL(Method):
 
         Σ_{i ≤ t} w_i P_i,   w = softmax(8 · cos(q(x), k_i)),   q(x) the mean of the frozen model's last hidden states
 
-    L_t + match · mean(1 − cos(q(x), k_t)), where only P_t and k_t are trained. Earlier modules and keys belong to no
-    optimizer, so no momentum moves them; the authors' code restores them after each step instead. The model remains the
-    base model, bit for bit.
+    L_t + match · mean(1 − cos(q(x), k_t)), where only P_t and k_t are trained. Earlier modules and keys are not in the
+    optimizer (the authors' code restores them after each step instead). The model remains the base model, bit for bit.
 
     In a decoder q of a token is the mean over its document up to it: a query of the whole row would leak the tokens
     that are yet to be predicted.
@@ -73,7 +72,7 @@ class MoCL(Method):
         Variant(
             "mocl_by_domain",
             "MoCL (domain id)",
-            "At test a text is read with the modules up to that of its own domain, as it was when it was learnt.",
+            "At test time a text is read with the modules of the domains learnt up to its own, as after its domain.",
             {"read": "own"},
         ),
     )
@@ -101,21 +100,20 @@ class MoCL(Method):
         """Learning rate of module and key, with the schedule of the run; by default `train.learning_rate`. The authors
         use 2e-2 or 5e-2 for prefixes of T5-large and 1e-3 for blocks."""
         read: Literal["all", "own"] = "all"
-        """At test time: all modules for every text; or for a text of a learnt domain those up to its own, as in the
-        released code, which needs a domain id, and none for other text."""
+        """Modules at test time: `all` for every text; or, with `own` (the released code, which needs a domain id),
+        those of the domains up to that of the text, and none for text of no learnt domain."""
         freeze_base_at_end_task: bool = False
         """Fine-tune only the classification head: modules, keys and model are frozen."""
 
     config: Config
     _learnt = ByDomain()
-    """Every module, and its key."""
+    """Module and key of each domain."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
 
     def check(self, setting: Setting) -> None:
-        """Require rows of single texts, and room for a prefix."""
         super().check(setting)
         check_rows(self, setting)
         check_prompt(self, setting, self._prefix(setting.model))
@@ -123,7 +121,6 @@ class MoCL(Method):
             self._build(setting.model, [])
 
     def adds_low_rank(self, model: nn.Module) -> bool:
-        """Return whether the modules are low-rank blocks: not for prefixes."""
         return self._module(model) == "lora"
 
     def cost(self, model: nn.Module) -> Cost:
@@ -138,7 +135,6 @@ class MoCL(Method):
         self._build(stage.model, list(self._learnt.values())).attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Set the learning rate of module and key."""
         return at_rate(groups, self.config.learning_rate)
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
@@ -147,21 +143,17 @@ class MoCL(Method):
         return {"match": self.config.match * (1 - likeness).mean()} if self.config.match else {}
 
     def detach(self, stage: Stage) -> None:
-        """Keep module and key, and restore the base model."""
         self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name).own())
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach all modules, or those up to the text's own domain; fine-tuning may change the last of them."""
         known = known_domains(self._learnt, reading, own=self.config.read == "own")
-        if known:
-            *earlier, last = (self._learnt[domain] for domain in known)
-            mixture = self._build(model, earlier)
-            fill(mixture.own(), last, self)
-            if self.config.freeze_base_at_end_task:
-                freeze_base(model)
-                mixture.requires_grad_(False)
-            mixture.attach(model, self.name)
-        return model
+        if not known:
+            return model
+        *earlier, last = (self._learnt[domain] for domain in known)
+        mixture = self._build(model, earlier)
+        fill(mixture.own(), last, self)
+        return attach_at_test(mixture, model, self.name, freeze=self.config.freeze_base_at_end_task)
 
     def _prefix(self, model: nn.Module) -> int:
         """Return the number of positions of a prefix."""
@@ -193,13 +185,13 @@ class Matching(Composed):
         super().__init__(modules, key, earlier)
         self.scale, self.likeness = scale, torch.empty(0)
 
-    def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
-        self.asking = True
+    def query(self, base: nn.Module, inputs: dict[str, Any], document: Tensor) -> Tensor:
+        self.querying = True
         try:
             with torch.no_grad(), evaluating(base):
-                hidden: Tensor = base(**given).last_hidden_state
+                hidden: Tensor = base(**inputs).last_hidden_state
         finally:
-            self.asking = False
+            self.querying = False
         return self.pooled(hidden.float(), document, "mean")
 
     def weigh(self, queries: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Prefixes of several domains (keys and values before those of a text, in every attention), mixed by a text's weights.
+"""Prefixes of several domains (keys and values before those of a text, in every attention), mixed for each text.
 
 A prefix overwrites the keys and values of empty positions that are inserted before the text, so that masks, positions
 and caches of every architecture stay correct. PEFT's prefix tuning is not used: it has one prefix for all rows, and
@@ -40,26 +40,24 @@ class Prefixes(Modules):
 
     def __init__(self, model: nn.Module, n: int, earlier: Sequence[Learnt]) -> None:
         super().__init__()
-        found = [(path, each) for path, each in anatomy(model).linears.items() if each.component in KEY_AND_VALUE]
-        if not found or kind_of(model) == "decoder":
+        self.paths = [(path, each) for path, each in anatomy(model).linears.items() if each.component in KEY_AND_VALUE]
+        if not self.paths or kind_of(model) == "decoder":
             raise MethodError(
                 "A prefix that is mixed for each text needs an encoder with a projection for keys and one for values, "
                 f"which '{type(model).__name__}' is not. Set the method's option `module: lora`."
             )
-        self.paths = [(path, each) for path, each in found]
-        features = model.get_submodule(found[0][0]).get_parameter("weight").shape[0]
+        features = model.get_submodule(self.paths[0][0]).get_parameter("weight").shape[0]
         self.layers = nn.ModuleList(
             LayerPrefixes(n, features, [one[f"layers.{number}.prefix"] for one in earlier])
-            for number in range(1 + max(_layer(path) for path, _ in found))
+            for number in range(1 + max(_layer(path) for path, _ in self.paths))
         )
-        self.text = Nothing(n)
-        self.answer = Nothing(n)
+        self.text, self.answer = EmptyPositions(n), EmptyPositions(n)
 
     def place(self, model: nn.Module) -> None:
         self.text.place(model)
         for path, each in self.paths:
             layer: Any = self.layers[_layer(path)]
-            hook = f"lay_{each.component}_of_answer" if each.tokens == "answer" else f"lay_{each.component}"
+            hook = f"set_{each.component}_of_answer" if each.tokens == "answer" else f"set_{each.component}"
             model.get_submodule(path).register_forward_hook(getattr(layer, hook))
         if kind_of(model) == "encoder-decoder":
             decoder: Any = model.base_model.decoder  # type: ignore[union-attr]
@@ -82,14 +80,14 @@ class Prefixes(Modules):
         return self.answer.put_before(decoder, args, kwargs)
 
 
-class Nothing(BeforeText):
+class EmptyPositions(BeforeText):
     """Inserts n empty positions before a text, while it is `active`."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
         self.n, self.active = n, False
 
-    def stand(self, text: Tensor) -> Tensor:
+    def vectors_for(self, text: Tensor) -> Tensor:
         return text.new_zeros(len(text), self.n, text.shape[2])
 
     @property
@@ -121,23 +119,21 @@ class LayerPrefixes(nn.Module):
         self.weights: Tensor | None = None
         self.begins = False
 
-    def lay_key(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Overwrite the first keys with the prefix; a forward hook of a key projection."""
-        return self._laid(0, output)
+    # Forward hooks of key and value projections. An answer is decoded in parts, of which only the first has a prefix.
 
-    def lay_value(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Overwrite the first values with the prefix; a forward hook of a value projection."""
-        return self._laid(1, output)
+    def set_key(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return self._with_prefix(0, output)
 
-    def lay_key_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Overwrite the first keys of an answer, which is read in parts; a forward hook of a key projection."""
-        return self._laid(0, output) if self.begins else None
+    def set_value(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return self._with_prefix(1, output)
 
-    def lay_value_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Overwrite the first values of an answer, which is read in parts; a forward hook of a value projection."""
-        return self._laid(1, output) if self.begins else None
+    def set_key_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return self._with_prefix(0, output) if self.begins else None
 
-    def _laid(self, number: int, output: Tensor) -> Tensor | None:
+    def set_value_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return self._with_prefix(1, output) if self.begins else None
+
+    def _with_prefix(self, number: int, output: Tensor) -> Tensor | None:
         """Return the output with Σ_i w_i P_i in the first n positions."""
         if self.weights is None:
             return None

@@ -26,7 +26,6 @@ class PseudoSamples(StatePiece[dict[str, Mapping[str, Tensor]]]):
         self.of = of
 
     def save(self, value: dict[str, Mapping[str, Tensor]], memory: Memory) -> None:
-        """Write the tensors of each domain."""
         memory.tensors |= {f"{domain}/{name}": tensor for domain, own in value.items() for name, tensor in own.items()}
 
     def load(self, reader: MemoryReader) -> dict[str, Mapping[str, Tensor]]:
@@ -39,7 +38,7 @@ class PseudoSamples(StatePiece[dict[str, Mapping[str, Tensor]]]):
         }
 
     def check(self, values: dict[str, Any], reader: MemoryReader) -> None:
-        """Take the order of the listed domains, and refuse others."""
+        """Sort by the listed domains, and refuse others."""
         value, listed = values[self.name], values[self.of]
         reader.same_names(value, listed.keys() & value.keys())
         values[self.name] = {domain: value[domain] for domain in listed if domain in value}

@@ -28,9 +28,9 @@ from everlearn.methods.base import (
 from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows, fill, learnt_by
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
 from everlearn.methods.composition.pseudo_samples import DOCUMENT, IDS, TARGET, PseudoSamples
-from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
+from everlearn.methods.cost import usual_row
+from everlearn.methods.engine.attachment import attach_at_test, attached, detach, refuse_other_additions
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
-from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.methods.state import ByDomain, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
@@ -110,28 +110,28 @@ class SAPTLoRA(Method):
     _learnt = ByDomain()
     _pseudo = PseudoSamples(of="_learnt")
     _projection = Tensors(f"{SHARED}/", beside="_learnt")
-    """Block and key of each domain, its pseudo-samples, and the projection."""
+    """Block, key and pseudo-samples of each domain, and the shared projection."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         stored = self.config.pseudo == "stored"
-        self._writes = self.config.align > 0 and not stored
-        self.needs = replace(type(self).needs, old_data=self.config.align > 0 and stored, importance_pass=self._writes)
+        self._generates = self.config.align > 0 and not stored
+        self.needs = replace(
+            type(self).needs, old_data=self.config.align > 0 and stored, importance_pass=self._generates
+        )
 
     def check(self, setting: Setting) -> None:
-        """Require rows of single texts, and a decoder if it generates pseudo-samples."""
         super().check(setting)
         check_rows(self, setting)
         refuse_other_additions(self, setting)
         places_for_blocks(setting.model, self.config.target_modules)
-        if self._writes and kind_of(setting.model) != "decoder":
+        if self._generates and kind_of(setting.model) != "decoder":
             raise MethodError(
-                f"Method '{self.label}', option 'pseudo': '{type(setting.model).__name__}' does not write its own "
-                "inputs, which 'generated' needs (a decoder does). Set `pseudo: stored`."
+                f"Method '{self.label}', option 'pseudo': 'generated' needs a decoder, since "
+                f"'{type(setting.model).__name__}' cannot generate its own inputs. Set `pseudo: stored`."
             )
 
     def adds_low_rank(self, model: nn.Module) -> bool:
-        """Return True: the modules are low-rank blocks."""
         return True
 
     def cost(self, model: nn.Module) -> Cost:
@@ -144,14 +144,13 @@ class SAPTLoRA(Method):
             built = self._build(model, [])
         shared = sum(parameter.numel() for parameter in built.project.parameters())
         added = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
-        longest = getattr(model.config, "max_position_embeddings", None) or USUAL_BLOCK
-        kept = 8 * self.config.samples * min(longest, USUAL_BLOCK) if self.config.align > 0 else 0
+        kept = 8 * self.config.samples * usual_row(model.config) if self.config.align > 0 else 0
         return Cost(
             memory_bytes=8 * added + kept,
             disk_bytes=4 * shared,
             disk_bytes_per_domain=4 * (added - shared) + kept,
             parameters=added,
-            passes_elsewhere=math.ceil(FORWARD * self.config.samples) if self._writes else 0,
+            passes_elsewhere=math.ceil(FORWARD * self.config.samples) if self._generates else 0,
         )
 
     def attach(self, stage: Stage) -> None:
@@ -169,7 +168,6 @@ class SAPTLoRA(Method):
         built.attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Set the learning rate of all trained parameters."""
         return at_rate(groups, self.config.learning_rate)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
@@ -196,11 +194,10 @@ class SAPTLoRA(Method):
             embed: Any = stage.model.get_input_embeddings()  # type: ignore[operator]
             device = embed.weight.device
             seen = attention.attend(embed, own[IDS].to(device), own[DOCUMENT].to(device))
-        kept = own if self.config.pseudo == "stored" else self._written(stage, len(rows))
+        kept = own if self.config.pseudo == "stored" else self._generate(stage, len(rows))
         self._pseudo[stage.domain] = kept | {TARGET: seen.mean(0).cpu()}
 
     def detach(self, stage: Stage) -> None:
-        """Keep block, key and projection, and restore the base model."""
         attention: SharedAttention = detach(stage.model, self.name)
         self._learnt[stage.domain] = learnt_by(attention.own())
         self._projection = {
@@ -209,16 +206,13 @@ class SAPTLoRA(Method):
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach blocks and attention; fine-tuning may change the last block, its key and the projection."""
-        if self._learnt:
-            *earlier, last = self._learnt.values()
-            built = self._build(model, earlier)
-            fill(built.own(), last, self)
-            built.continue_from(self._projection)
-            if self.config.freeze_base_at_end_task:
-                freeze_base(model)
-                built.requires_grad_(False)
-            built.attach(model, self.name)
-        return model
+        if not self._learnt:
+            return model
+        *earlier, last = self._learnt.values()
+        built = self._build(model, earlier)
+        fill(built.own(), last, self)
+        built.continue_from(self._projection)
+        return attach_at_test(built, model, self.name, freeze=self.config.freeze_base_at_end_task)
 
     def _build(self, model: nn.Module, earlier: list[Learnt]) -> SharedAttention:
         options = self.config
@@ -234,8 +228,8 @@ class SAPTLoRA(Method):
         rows = torch.randint(len(kept[IDS]), (self.config.pseudo_batch,), generator=generator)
         return {IDS: kept[IDS][rows], DOCUMENT: kept[DOCUMENT][rows], TARGET: kept[TARGET]}
 
-    def _written(self, stage: Stage, count: int) -> dict[str, Tensor]:
-        """Generate rows with the model and all that it has learnt."""
+    def _generate(self, stage: Stage, count: int) -> dict[str, Tensor]:
+        """Generate rows with the model and its attached modules."""
         tokenizer: Any = stage.tokenizer
         start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         device = next(stage.model.parameters()).device
@@ -270,10 +264,10 @@ class SharedAttention(Composed):
         self.lessons: list[dict[str, Tensor]] = []
         self.divergence: Tensor | None = None
 
-    def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
+    def query(self, base: nn.Module, inputs: dict[str, Any], document: Tensor) -> Tensor:
         embed: Any = base.get_input_embeddings()  # type: ignore[operator]
-        self.learn(embed)
-        words = embed(given["input_ids"]) if given.get("inputs_embeds") is None else given["inputs_embeds"]
+        self.compute_divergence(embed)
+        words = embed(inputs["input_ids"]) if inputs.get("inputs_embeds") is None else inputs["inputs_embeds"]
         return self.projected(words, document)
 
     def projected(self, words: Tensor, document: Tensor) -> Tensor:
@@ -295,7 +289,7 @@ class SharedAttention(Composed):
         seen = self.weigh(self.projected(embed(ids), document))
         return seen[document != PADDING] if self.token_by_token else seen[:, 0]
 
-    def learn(self, embed: nn.Module) -> None:
+    def compute_divergence(self, embed: nn.Module) -> None:
         """Compute Σ_i KL(ā_i ‖ a(x̃)), averaged over the queries of a domain.
 
         It runs inside the forward pass, where FSDP2 has gathered the parameters.

@@ -21,10 +21,10 @@ class SelectiveInit(Method):
     θ_t begins as θ_{j*}, j* = argmin_{0 ≤ j < t} L(θ_j; a sample of D_t), with θ_0 the base model; the latest if tied.
 
     The loss is that of the objective, in nats per label, without dropout; masked text has the same masks for all
-    candidates. The paper learns to predict from several such features which checkpoint transfers best; the loss alone
-    is the simplest of them, and does not tell how fast a model would learn. The stream becomes a tree: what was learnt
-    between j* and t is in no later model that does not start there, so it counts as forgotten. The selected model, and
-    the loss of every candidate, are recorded in the log and in the results.
+    candidates. The paper predicts from several such features which checkpoint transfers best; the loss alone is the
+    simplest of them, and does not show how fast a model would learn. The stream becomes a tree: later models do not
+    contain what was learnt on other branches, so it counts as forgotten. The selected model and the loss of every
+    candidate are recorded in the log and in the results.
     """
 
     name = "selective_init"
@@ -48,13 +48,13 @@ class SelectiveInit(Method):
         self.idle = frozenset() if active else frozenset({"starting_weights"})
 
     def check(self, setting: Setting) -> None:
-        """Require that earlier models are complete models of the same shape, without additions of a later one."""
+        """Require that all models of the stream have the same parameters."""
         super().check(setting)
         for other in setting.methods:
             if self.config.samples and (other.needs.extra_parameters or other.grows):
                 raise MethodError(
-                    f"Method '{self.label}' goes back to earlier models, which what method '{other.label}' adds does "
-                    "not fit. Remove one of them from `method`."
+                    f"Method '{self.label}' goes back to earlier models, which lack the parameters that method "
+                    f"'{other.label}' adds. Remove one of them from `method`."
                 )
 
     def cost(self, model: nn.Module) -> Cost:
@@ -67,7 +67,6 @@ class SelectiveInit(Method):
         return Cost(passes_per_domain=rows, passes_per_earlier=rows, samples=self.config.samples, at_most=True)
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Return the weights of the candidate with the lowest loss."""
         if not self.config.samples or len(stage.checkpoints) < 2:
             return {}
         last = len(stage.checkpoints) - 1
@@ -76,8 +75,8 @@ class SelectiveInit(Method):
         losses = [stage.objective.mean_loss(model, stage.batches(self.config.samples)) for model in models]
         best = max(range(last + 1), key=lambda number: (-losses[number], number))
         names = ["the base model", *(f"the model after '{name}'" for name in stage.earlier)]
-        tried = ", ".join(f"{name} {loss:.3f}" for name, loss in zip(names, losses, strict=True))
-        stage.notes.append(f"'{stage.domain}' begins with {names[best]} (nats per label on a sample: {tried}).")
+        compared = ", ".join(f"{name} {loss:.3f}" for name, loss in zip(names, losses, strict=True))
+        stage.notes.append(f"'{stage.domain}' begins with {names[best]} (nats per label on a sample: {compared}).")
         if best == last:
             return {}
         own = dict(stage.model.named_parameters())

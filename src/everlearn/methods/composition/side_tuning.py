@@ -66,7 +66,7 @@ class SideTuning(Method):
         Variant(
             "side_tuning_released",
             "Side-tuning (released)",
-            "As the authors' demonstration has it: a network of two layers merges B(x) and S(x) in place of α.",
+            "As in the authors' demonstration: a network of two layers merges B(x) and S(x), instead of α.",
             {"merge": "mlp"},
         ),
     )
@@ -104,7 +104,6 @@ class SideTuning(Method):
         )
 
     def check(self, setting: Setting) -> None:
-        """Refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
         refuse_other_additions(self, setting)
 
@@ -125,7 +124,6 @@ class SideTuning(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """Attach the side network of the domain; everything else is frozen."""
         kept = self._learnt.get(SHARED) if self.config.shared else None
         net = self._build(stage.model, kept)
         net.attach(stage.model, self.name, freeze=True)
@@ -133,12 +131,11 @@ class SideTuning(Method):
             self._distil(stage, net)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Exclude s from weight decay, which would draw α to ½."""
+        """Exclude s from weight decay, which would pull α towards ½."""
         merge = attached(stage.model, self.name).merge
         return without_decay(groups, merge.s) if isinstance(merge, SideBlend) else groups
 
     def detach(self, stage: Stage) -> None:
-        """Keep side network and merge, and restore the base model."""
         net = detach(stage.model, self.name)
         self._learnt[SHARED if self.config.shared else stage.domain] = learnt_by(dict(net.named_parameters()))
 
@@ -179,7 +176,7 @@ class SideTuning(Method):
         weights = list(net.layers.parameters())
         optimizer = torch.optim.Adam(weights, lr=self.config.distil_rate)
         last = layers_read(stage.model)[-1]
-        handle = last.register_forward_hook(lambda *given: targets.append(plain(given[-1])), prepend=True)
+        handle = last.register_forward_hook(lambda *args: targets.append(plain(args[-1])), prepend=True)
         try:
             with evaluating(stage.model):
                 for batch in stage.batches(self.config.samples):
@@ -223,20 +220,20 @@ class SideNet(BesideLayers):
         self.path = layers_path(model)
         self.layers[-1].register_forward_hook(self.keep)
 
-    def read(self, reader: nn.Module, given: dict[str, Any], document: Tensor) -> None:
+    def read(self, reader: nn.Module, inputs: dict[str, Any], document: Tensor) -> None:
         if self.reading:
             return
         if "use_cache" in inspect.signature(reader.forward).parameters:
-            given = given | {"use_cache": False}
-        where, _, name = self.path.rpartition(".")
-        owner = reader.get_submodule(where)
-        own = getattr(owner, name)
+            inputs = inputs | {"use_cache": False}
+        parent, _, name = self.path.rpartition(".")
+        owner = reader.get_submodule(parent)
+        layers = getattr(owner, name)
         self.reading = True
         setattr(owner, name, self.layers)
         try:
-            reader(**given)
+            reader(**inputs)
         finally:
-            setattr(owner, name, own)
+            setattr(owner, name, layers)
             self.reading = False
 
     def keep(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -261,7 +258,6 @@ class SideBlend(nn.Module):
         self.s = nn.Parameter(torch.full((1,), start), requires_grad=trained)
 
     def forward(self, base: Tensor, side: Tensor) -> Tensor:
-        """Blend two tensors, [B, S, H] each."""
         return torch.lerp(side, base, torch.sigmoid(self.s).to(base.dtype))
 
 
@@ -273,7 +269,6 @@ class TwoLayers(nn.Module):
         self.first, self.second = nn.Linear(2 * features, features), nn.Linear(features, features)
 
     def forward(self, base: Tensor, side: Tensor) -> Tensor:
-        """Merge two tensors, [B, S, H] each."""
         with computing_like(base):
             merged: Tensor = self.second(F.relu(self.first(torch.cat([base, side], -1))))
         return merged

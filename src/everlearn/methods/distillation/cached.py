@@ -1,4 +1,4 @@
-"""The answers of a teacher in a file, so that no second model is in memory during training."""
+"""The predictions of a teacher, stored in a file so that no second model is in memory during training."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from everlearn.model.objectives import IGNORE, View
 
 
 class CachedAnswers:
-    """Predictions of a model for the training rows of a domain: for each label its k most likely tokens.
+    """The k most likely tokens of a model at each label of the training rows of a domain, computed before training.
 
-    They are computed before training. All other tokens are combined, on both sides: probabilities p_1 … p_k and p_rest
-    = 1 − Σ p_i are compared with those of the student for the same tokens and its own rest. A divergence of combined
-    distributions is at most that of the full ones (by the log sum inequality), equals that of the full ones if k is all
-    tokens but one, and is 0 if the student equals its teacher; a softmax over the k alone would require of the student
-    never to predict anything else.
+    All other tokens are combined: probabilities p_1 … p_k and p_rest = 1 − Σ p_i are compared with those of the student
+    for the same tokens and the rest. A divergence of combined distributions is at most that of the full ones (by the
+    log sum inequality), equals it if k is all tokens but one, and is 0 if the student equals its teacher. A softmax
+    over the k tokens alone would teach the student that all others are impossible.
 
-    The model itself is evaluated, in float32 and without dropout, once for each different row that the stage will train
-    on, in training order; the source is then reset. The predictions are in a file without a name in the temporary
-    folder of the system (``TMPDIR``), 8 k + 4 bytes per label, and are read through memory maps. A row is found by its
-    content, so passes, shuffles and mixtures do not matter; for rows that are not there (from another method, such as
-    replayed ones) nothing is known. Every process writes its own file.
+    The model is evaluated in float32 and without dropout, once for each distinct row that the stage will train on, in
+    training order; the source is then reset. The predictions are in an unnamed file in the temporary folder of the
+    system (``TMPDIR``), 8 k + 4 bytes per label, and are read through memory maps. A row is found by its content, so
+    passes, shuffles and mixtures do not matter; rows that another method adds, such as replayed ones, are not found.
+    Every process writes its own file.
 
     Args:
         stage: the stage that begins, with its model at the starting weights.
@@ -47,14 +46,14 @@ class CachedAnswers:
         MethodError: no row has a label.
 
     Attributes:
-        rows: number of rows with known predictions.
-        asked: number of rows requested by the student.
-        found: number of those whose predictions were known.
+        rows: number of rows with stored predictions.
+        looked_up: number of rows that training has looked up.
+        found: number of those that were found.
     """
 
     def __init__(self, stage: Stage, top_k: int, temperature: float) -> None:
         self.temperature = temperature
-        self.asked = self.found = 0
+        self.looked_up = self.found = 0
         known: dict[int, int] = {}
         lengths: list[int] = []
         with writing(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as file, ExitStack() as phases:
@@ -64,8 +63,7 @@ class CachedAnswers:
             if not source.in_training_order and source.size is not None:
                 total = source.size
             try:
-                keeping = stage.phase(f"Keeping the answers of the model before {stage.domain}", total)
-                done = phases.enter_context(keeping)
+                done = phases.enter_context(stage.phase(f"Storing predictions before {stage.domain}", total))
                 for first in range(0, total, stage.batch_size):
                     blocks = list(islice(source, min(stage.batch_size, total - first)))
                     batch = stage.objective.collate(blocks, list(range(first, first + len(blocks))))
@@ -75,9 +73,8 @@ class CachedAnswers:
                             known[key] = len(known)
                             new.append(row)
                     if new:
-                        answers, counts = _asked(
-                            stage, model, {k: v[new] for k, v in batch.items()}, top_k, temperature
-                        )
+                        new_rows = {name: value[new] for name, value in batch.items()}
+                        answers, counts = _predictions(stage, model, new_rows, top_k, temperature)
                         layout = answers.dtype
                         lengths += counts
                         file.write(answers.tobytes())
@@ -86,8 +83,8 @@ class CachedAnswers:
                 source.load_state_dict(start)
             if not any(lengths):
                 raise MethodError(
-                    f"Nothing is asked in the {total:,} rows that '{stage.domain}' trains on: no label is in them, so "
-                    "that there is nothing to keep. Set `top_k: null`, or look at the domain's text."
+                    f"The {total:,} rows that '{stage.domain}' trains on have no labels, so there are no predictions "
+                    "to store. Set `top_k: null`, or look at the domain's text."
                 )
             file.flush()
             offsets = np.cumsum([0, *lengths], dtype=np.int64)
@@ -98,12 +95,10 @@ class CachedAnswers:
             self._offsets, self._keys, self._places = _mapped(offsets), _mapped(keys[order]), _mapped(places[order])
 
     def beside(self, batch: Batch, of: Distance, host: Batch | None = None) -> View:
-        """Return a view of the batch's own rows with a loss against the cached predictions.
-
-        See :func:`~everlearn.methods.distillation.teacher.answers_beside`.
+        """Return a view of the batch's own rows with a loss against the stored predictions (see `answers_beside`).
 
         Args:
-            batch: locates the labels. The losses of rows that are not cached are 0.
+            batch: locates the labels. The losses of rows that are not stored are 0.
             of: distance between [n, k + 1] log-probabilities of teacher and student, the last those of all other
                 tokens.
             host: the same batch on the CPU: rows are looked up there, as reading `batch` would wait for its device.
@@ -116,33 +111,34 @@ class CachedAnswers:
             if place is not None:
                 known[row] = at[row]
                 parts.append(self._answers[self._offsets[place] : self._offsets[place + 1]])
-        self.asked, self.found = self.asked + len(labels), self.found + len(parts)
+        self.looked_up, self.found = self.looked_up + len(labels), self.found + len(parts)
         answers = np.concatenate(parts) if parts else self._answers[:0]
         width, flat = answers["nats"].shape[1], known.flatten()
         likeliest, nats = np.zeros((flat.size, width - 1), np.int64), np.zeros((flat.size, width), np.float32)
         likeliest[flat], nats[flat] = answers["words"], answers["nats"]
-        there, words, old = (_sent(values, labels.device) for values in (flat, likeliest, nats))
+        stored, words, old = (_to_device(values, labels.device) for values in (flat, likeliest, nats))
 
-        def compared(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
-            new = lumped(F.log_softmax(logits / self.temperature, -1), words[at])
-            return of(old[at], new).masked_fill(~there[at], 0)
+        def distance(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
+            new = with_rest(F.log_softmax(logits / self.temperature, -1), words[at])
+            return of(old[at], new).masked_fill(~stored[at], 0)
 
-        return View(None, labels=labels, positions=batch.get("positions"), loss=compared)
+        return View(None, labels=labels, positions=batch.get("positions"), loss=distance)
 
     def _find(self, keys: list[int]) -> list[int | None]:
-        wanted = np.array(keys, np.uint64)
-        at = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
-        pairs = zip(self._keys[at] == wanted, self._places[at], strict=True)
+        """Return the places of rows by their keys; None for unknown rows."""
+        array = np.array(keys, np.uint64)
+        at = np.searchsorted(self._keys, array).clip(max=len(self._keys) - 1)
+        pairs = zip(self._keys[at] == array, self._places[at], strict=True)
         return [int(place) if same else None for same, place in pairs]
 
 
-def lumped(likely: Tensor, words: Tensor) -> Tensor:
+def with_rest(likely: Tensor, words: Tensor) -> Tensor:
     """Return the log-probabilities of some tokens, [n, k], and of all others combined: [n, k + 1] from [n, V]."""
     others = likely.scatter(1, words, float("-inf")).logsumexp(1, keepdim=True)
     return torch.cat([likely.gather(1, words), others], 1)
 
 
-def _sent(values: np.ndarray, device: torch.device) -> Tensor:
+def _to_device(values: np.ndarray, device: torch.device) -> Tensor:
     """Copy an array to the device asynchronously, from pinned memory for a GPU."""
     tensor = torch.from_numpy(values)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
@@ -156,7 +152,7 @@ def _mapped(values: np.ndarray) -> np.ndarray:
         return np.memmap(file, values.dtype, mode="r", shape=values.shape)
 
 
-def _asked(
+def _predictions(
     stage: Stage, model: nn.Module, batch: Batch, top_k: int, temperature: float
 ) -> tuple[np.ndarray, list[int]]:
     """Return the predictions of the model at all labels of a batch, row after row, and the number of labels per row."""
@@ -172,7 +168,7 @@ def _asked(
             likely = F.log_softmax(logits_of(model, part) / temperature, -1)
             words = likely.topk(k).indices
             answers = np.empty(len(part), dtype)
-            answers["words"], answers["nats"] = words.cpu().numpy(), lumped(likely, words).cpu().numpy()
+            answers["words"], answers["nats"] = words.cpu().numpy(), with_rest(likely, words).cpu().numpy()
             parts.append(answers)
     return np.concatenate(parts), labelled.sum(1).tolist()
 

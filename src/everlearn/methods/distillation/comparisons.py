@@ -1,7 +1,7 @@
-"""Define distributions and distances by which distillation compares a student and its teacher.
+"""Distributions and distances by which distillation compares a student and its teacher.
 
-A distance takes log-probabilities of the teacher first and of the student second; they may be over tokens, features or
-other texts. It sums over this dimension only; the caller averages over labels, tokens or texts.
+A distance takes log-probabilities of the teacher first and of the student second, over tokens, features or other texts.
+It sums over this dimension only; the caller averages over labels, tokens or texts.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ def texts_of(hidden: Tensor, counted: Tensor | None) -> Tensor:
 def among_the_batch(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cosines of each text with all other texts, by teacher and by student, [B, n − 1] each from [B, H].
 
-    The texts of all processes are included. The cosine of a text with itself is always 1; it would take most of the
-    probability without any information.
+    The texts of all processes are included. A text is not compared with itself, as the cosine of 1 would get most of
+    the probability without any information.
     """
     first = rank() * len(student)
     own = torch.arange(first, first + len(student), device=student.device)
     cosines = []
     for texts in (teacher, student):
-        found = texts @ everywhere(texts).T
+        pairs = texts @ everywhere(texts).T
         # Index cyclically from the text itself: a boolean mask would require a device synchronisation.
-        others = torch.arange(1, found.shape[1], device=found.device)
-        cosines.append(found.gather(1, (own[:, None] + others) % found.shape[1]))
+        others = torch.arange(1, pairs.shape[1], device=pairs.device)
+        cosines.append(pairs.gather(1, (own[:, None] + others) % pairs.shape[1]))
     return cosines[0], cosines[1]
 
 
 def against_a_queue(student: Tensor, teacher: Tensor, queue: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines with K queued texts of the teacher and with the teacher's vector of the text, [B, K + 1] each.
+    """Return the cosines of teacher and student, [B, K + 1] each, with K queued texts and with the teacher's vector.
 
-    They are computed for the vectors of the teacher and of the student (arXiv 2101.04731, eq. 2 and 3).
+    See arXiv 2101.04731, eq. 2 and 3; vectors in the queue are the teacher's.
     """
     itself = [(texts * teacher).sum(-1, keepdim=True) for texts in (teacher, student)]
     return torch.cat([teacher @ queue.T, itself[0]], 1), torch.cat([student @ queue.T, itself[1]], 1)
@@ -90,7 +90,7 @@ class TextQueue:
         size: K, the number of texts.
 
     Attributes:
-        texts: [n, H] float32, n up to K; no part of a longer tensor, which would stay in memory.
+        texts: [n, H] float32, n up to K; not a slice of a longer tensor, which would stay in memory.
     """
 
     def __init__(self, size: int) -> None:
@@ -106,7 +106,7 @@ class TextQueue:
         return self.texts
 
     def add(self, texts: Tensor) -> None:
-        """Add texts of this process's micro-batch, [B, H], which enter the queue at the end of the step."""
+        """Add the texts of a micro-batch, [B, H], which enter the queue at the end of the step."""
         self._waiting = [torch.cat([*self._waiting, everywhere(texts.detach())])[-self.size :].clone()]
 
     def move(self) -> None:

@@ -109,31 +109,31 @@ class KD(Method):
         def _they_go_together(self) -> Self:
             if self.distance == "squared" and self.compare != "representations":
                 raise ValueError(
-                    f"option 'distance': 'squared' is between representations, not '{self.compare}'. Set `forward_kl` "
-                    "or `reverse_kl`"
+                    f"option 'distance': 'squared' is for representations, not '{self.compare}'. Set `forward_kl` or "
+                    "`reverse_kl`"
                 )
             # A resolved recipe lists every option, so an option with its default value counts as not set.
-            idle = {"queue": self.compare != "queue", "temperature": self.distance == "squared"}
-            for name, does_nothing in idle.items():
+            unused = {"queue": self.compare != "queue", "temperature": self.distance == "squared"}
+            for name in (name for name, is_unused in unused.items() if is_unused):
                 value = getattr(self, name)
-                if does_nothing and value != type(self).model_fields[name].default:
+                if value != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"option '{name}': {value} does nothing with `compare: {self.compare}` and `distance: "
+                        f"option '{name}': {value} has no effect with `compare: {self.compare}` and `distance: "
                         f"{self.distance}`. Remove it"
                     )
             if self.softmax == "sequence" and (self.compare != "representations" or self.distance == "squared"):
                 raise ValueError(
-                    "option 'softmax': 'sequence' makes distributions of representations. Set `softmax: features`, or "
+                    "option 'softmax': 'sequence' is for divergences of representations. Set `softmax: features`, or "
                     "`compare: representations` and a divergence"
                 )
             if self.top_k is not None and (self.compare != "logits" or self.teacher_dropout):
                 raise ValueError(
-                    f"option 'top_k': {self.top_k} words of a teacher without dropout are kept of its logits. Set "
+                    f"option 'top_k': {self.top_k} predicted tokens can be stored only of logits without dropout. Set "
                     "`compare: logits` and `teacher_dropout: false`, or `top_k: null`"
                 )
             if self.simcse and self.compare in PER_TOKEN:
                 raise ValueError(
-                    f"option 'simcse': {self.simcse} contrasts texts, and `compare: {self.compare}` looks at tokens. "
+                    f"option 'simcse': {self.simcse} contrasts texts, but `compare: {self.compare}` compares tokens. "
                     "Set `compare: batch` or `queue`, or `simcse: 0`"
                 )
             return self
@@ -141,7 +141,7 @@ class KD(Method):
     search = ranges(weight=Around(10))
     config: Config
     _texts = OneTensor("queue", dims=2, at="_queue.texts")
-    """Inside a domain the queue, if there is one."""
+    """The queue, while a domain is learnt."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -149,24 +149,22 @@ class KD(Method):
         self._cached: CachedAnswers | None = None
         self._queue = TextQueue(self.config.queue)
         self._alone = 0
-        asks_before = self.config.weight > 0 and self.config.top_k is not None
-        self.needs = replace(type(self).needs, importance_pass=asks_before)
+        stores = self.config.weight > 0 and self.config.top_k is not None
+        self.needs = replace(type(self).needs, importance_pass=stores)
 
     def check(self, setting: Setting) -> None:
-        """Require that stored predictions match the inputs of training."""
         super().check(setting)
         if self.config.weight and self.config.top_k is not None and kind_of(setting.model) == "encoder":
             raise MethodError(
-                f"Method '{self.label}', option 'top_k': {self.config.top_k} words at each label are kept of each row, "
-                "but masked text has other labels in each pass. Set `top_k: null`."
+                f"Method '{self.label}', option 'top_k': predictions cannot be stored before training, because masked "
+                "text has other labels in each pass. Set `top_k: null`."
             )
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: a copy of the model and its forward pass.
 
-        With `top_k` it is that pass alone, once for each different row, on each process. A masked model also runs the
-        student on unmasked text, and once more for SimCSE. A queue is held twice: its texts, and those that wait to
-        enter.
+        With `top_k` it is one pass over each distinct row, on each process. A masked model also runs the student on
+        unmasked text, and once more for SimCSE. A queue is held twice: its texts, and those that will enter it.
         """
         config = self.config
         if not config.weight:
@@ -187,8 +185,9 @@ class KD(Method):
             self._teacher = teacher_of(stage).train(self.config.teacher_dropout)
         if self.config.weight and self.config.simcse and not has_dropout(stage.model):
             stage.notes.append(
-                f"Method '{self.label}', option 'simcse': the model has no dropout, so two passes over a text are one "
-                "and its contrast only drives texts apart. Give the model dropout (`model.config`), or set `simcse: 0`."
+                f"Method '{self.label}', option 'simcse': the model has no dropout, so two passes over a text are "
+                "equal and the loss only pushes texts apart. Give the model dropout (`model.config`), or set `simcse: "
+                "0`."
             )
 
     @property
@@ -224,32 +223,32 @@ class KD(Method):
         if not config.weight:
             return {}
         if config.compare == "logits":
-            answered = outputs.view_losses[0]
-            return {} if answered is None else {"divergence": config.weight * row_means(answered, batch["labels"])}
+            nats = outputs.view_losses[0]
+            return {} if nats is None else {"divergence": config.weight * row_means(nats, batch["labels"])}
         student = outputs.views[0] if "plain_ids" in batch else outputs.hidden
         with torch.no_grad(), rounding_like(stage.model):
             teacher = stage.objective.hidden(self.teacher, _unmasked(stage, batch))
-        read = _counted(batch)
+        mask = batch["labels"] != IGNORE if "decoder_input_ids" in batch else counted(batch)
         if config.compare == "representations":
-            return {"divergence": config.weight * self._of_tokens(student, teacher, read)}
-        now, before = texts_of(student, read), texts_of(teacher, read)
-        losses = {"divergence": config.weight * self._of_texts(now, before)}
+            return {"divergence": config.weight * self._token_distance(student, teacher, mask)}
+        now, before = texts_of(student, mask), texts_of(teacher, mask)
+        losses = {"divergence": config.weight * self._text_distance(now, before)}
         if config.simcse:
-            again = texts_of(outputs.views[-1], read)
+            again = texts_of(outputs.views[-1], mask)
             losses["simcse"] = config.simcse * contrast(now, again, None, config.temperature)
         return losses
 
-    def _of_tokens(self, student: Tensor, teacher: Tensor, read: Tensor | None) -> Tensor:
+    def _token_distance(self, student: Tensor, teacher: Tensor, mask: Tensor | None) -> Tensor:
         """Return the distance between hidden states, [B, S, H]."""
         softmax, temperature = self.config.softmax, self.config.temperature
         if self.config.distance == "squared":
-            return over_texts((student.float() - teacher.float()).square().sum(-1), read)
+            return over_texts((student.float() - teacher.float()).square().sum(-1), mask)
         pair = (student, teacher) if self.config.distance == "reverse_kl" else (teacher, student)
         first, second = (states / temperature for states in pair)
-        divergence = proxy_kl_per_sample(first, second, read, softmax).mean() * temperature**2
+        divergence = proxy_kl_per_sample(first, second, mask, softmax).mean() * temperature**2
         return divergence * student.shape[-1] if softmax == "sequence" else divergence
 
-    def _of_texts(self, student: Tensor, teacher: Tensor) -> Tensor:
+    def _text_distance(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Return the distance between the similarities of text vectors, [B, H]."""
         if self.config.compare == "queue":
             old, new = against_a_queue(student, teacher, self._queue.beside(teacher))
@@ -263,20 +262,21 @@ class KD(Method):
         return DISTANCES[self.config.distance](*softened).mean()
 
     def after_step(self, stage: Stage) -> None:
-        """Advance the queue."""
         self._queue.move()
 
     def end_domain(self, stage: Stage) -> None:
-        """Drop the teacher and the queue; the next domain has another teacher, for which texts have other vectors."""
-        if self._cached is not None and self._cached.found < self._cached.asked:
+        """Drop the teacher, and the queue of its vectors."""
+        if self._cached is not None and self._cached.found < self._cached.looked_up:
             stage.notes.append(
-                f"Method '{self.label}' had cached answers for {self._cached.found:,} of {self._cached.asked:,} rows; "
-                "the others (of other domains, or changed by another method) were learnt without."
+                f"Method '{self.label}' had stored predictions for {self._cached.found:,} of "
+                f"{self._cached.looked_up:,} rows; the others (of other domains, or changed by another method) were "
+                "trained without distillation."
             )
         if self._alone:
             stage.notes.append(
-                f"Method '{self.label}' compares the texts of a micro-batch, and {self._alone:,} had one alone, of "
-                "which nothing was held: raise `train.per_device_train_batch_size`, or set `compare: queue`."
+                f"Method '{self.label}' compares the texts of a micro-batch, and {self._alone:,} micro-batches had "
+                "only one, so nothing was distilled: raise `train.per_device_train_batch_size`, or set `compare: "
+                "queue`."
             )
         self._teacher, self._cached, self._alone = None, None, 0
         self._queue = TextQueue(self.config.queue)
@@ -285,13 +285,6 @@ class KD(Method):
 def _softened(old: Tensor, new: Tensor, *, of: Any, temperature: float) -> Tensor:
     """Return T² times a distance."""
     return temperature**2 * of(old, new)
-
-
-def _counted(batch: Batch) -> Tensor | None:
-    """Return the positions that hold text, [B, S] (answers in an encoder-decoder); None if all do."""
-    if "decoder_input_ids" in batch:
-        return batch["labels"] != IGNORE
-    return counted(batch)
 
 
 def _unmasked(stage: Stage, batch: Batch) -> Batch:

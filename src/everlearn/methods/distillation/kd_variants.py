@@ -11,14 +11,14 @@ VARIANTS = (
     Variant(
         name="kd_released",
         title="KD (released)",
-        description="As the DAS authors' code has it: softmax over the positions of a text, teacher with dropout.",
+        description="As in the DAS authors' code: softmax over the positions of a text, teacher with dropout.",
         options={"softmax": "sequence", "teacher_dropout": True},
         paper=_DAS,
     ),
     Variant(
         name="kd_logits",
         title="Logit distillation",
-        description="Words at the labels: T² KL(teacher ‖ student). With `top_k` no teacher is in memory.",
+        description="Predictions at the labels: T² KL(teacher ‖ student). With `top_k` no teacher is in memory.",
         options={"compare": "logits", "distance": "forward_kl"},
         paper=_LIFELONG,
     ),
@@ -32,14 +32,14 @@ VARIANTS = (
     Variant(
         name="kd_contrast",
         title="Contrastive distillation",
-        description="How alike the texts of a batch are, and SimCSE beside it.",
+        description="The similarities between the texts of a batch, with SimCSE in addition.",
         options={"compare": "batch", "distance": "forward_kl", "temperature": 0.05, "simcse": 1.0},
         paper=_LIFELONG,
     ),
     Variant(
         name="kd_seed",
         title="SEED distillation",
-        description="How like a queue of texts, as the teacher sees them, each text is.",
+        description="The similarities of each text to a queue of texts, represented by the teacher.",
         options={"compare": "queue", "distance": "forward_kl", "temperature": 0.05},
         paper=_LIFELONG,
     ),

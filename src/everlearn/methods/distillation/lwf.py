@@ -30,8 +30,7 @@ class LwF(Method):
     of the two plus a constant, the entropy of the old model, so it does not start at 0.
 
     The paper records the predictions once for each image, without augmentation; here they are computed in each step
-    from the input that is trained on, and held as features instead of logits. The warm-up of a new head applies to
-    classifiers only.
+    from the training input, and held as features instead of logits. The warm-up of a new head is for classifiers only.
     """
 
     name = "lwf"
@@ -59,11 +58,9 @@ class LwF(Method):
         self._teacher: nn.Module | None = None
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: a copy of the model and its forward pass."""
         return Cost(memory_bytes=cost_of_teacher(model), passes_per_step=FORWARD) if self.config.weight else Cost()
 
     def begin_domain(self, stage: Stage) -> None:
-        """Create the old model."""
         if self.config.weight:
             self._teacher = teacher_of(stage, self.config.anchor)
 
@@ -81,5 +78,4 @@ class LwF(Method):
         return {} if losses is None else {"answers": self.config.weight * row_means(losses, batch["labels"])}
 
     def end_domain(self, stage: Stage) -> None:
-        """Drop the old model; the next domain has another."""
         self._teacher = None

@@ -57,12 +57,9 @@ def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: 
 def rounding_like(student: nn.Module) -> AbstractContextManager[Any]:
     """Return a context in which a teacher computes in the precision of its student.
 
-    Accelerate's mixed precision is a forward that it assigns to the student itself (the earlier one is kept as
-    ``_original_forward``). A teacher without it would differ from an equal student by rounding. That forward cannot be
-    reused: a student with PEFT adapters is of another class than a teacher without them.
-
-    Args:
-        student: the model as it is trained.
+    Accelerate implements mixed precision by replacing the forward of the student (the earlier one is stored as
+    ``_original_forward``). A teacher without it would differ from an equal student by rounding. Its forward cannot be
+    reused, because a student with PEFT adapters is of another class than a teacher without them.
     """
     if "_original_forward" not in vars(student):
         return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""The anchor of a method: the model that the domain began with, or the pre-trained one."""
+"""The anchor of a method: the model at the beginning of the domain, or the pre-trained one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ class Anchored(MethodConfig):
 def anchor_weights(stage: Stage, anchor: Anchor) -> dict[str, Tensor]:
     """Return copies of the anchor's weights for all trained parameters, by name, on the device of the model.
 
-    For ``begin_domain``, where the model has the starting weights of the domain, resumed or not. A parameter that the
-    anchor lacks, or has in another shape, is left out.
-
-    Args:
-        stage: the stage that begins.
-        anchor: see :class:`Anchored`.
+    Call it in ``begin_domain``, where the model has the starting weights of the domain, resumed or not. A parameter
+    that the anchor lacks, or has in another shape, is left out.
     """
     trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
     model: nn.Module = stage.model if anchor == "last" else stage.checkpoints[0]

@@ -52,10 +52,9 @@ class Attachment(nn.Module):
         raise NotImplementedError
 
     def low_rank(self) -> dict[str, str]:
-        """Return path of a layer of the model → path in this module of the low-rank matrices added to it.
+        """Return path of a layer of the model → path of the submodule that adds low-rank matrices to it.
 
-        That submodule has them as ``lora_A`` and ``lora_B``, like PEFT's layers, and its output is that of the complete
-        layer.
+        The submodule has ``lora_A`` and ``lora_B``, like PEFT's layers, and its output is that of the complete layer.
         """
         return {}
 
@@ -71,7 +70,7 @@ class Attachment(nn.Module):
             MethodError: there is already an attachment of that name.
         """
         if hasattr(model, PREFIX + name):
-            raise MethodError(f"Method '{name}' is at work on this model already.")
+            raise MethodError(f"Method '{name}' is attached to this model already.")
         if freeze:
             trained = [(key, parameter) for key, parameter in model.named_parameters() if parameter.requires_grad]
             self.frozen = tuple(key for key, _ in trained)
@@ -89,7 +88,7 @@ def computing_like(hidden: Tensor) -> contextlib.AbstractContextManager[Any]:
 
 
 def frozen(values: Iterable[Tensor]) -> nn.ParameterList:
-    """Return copies as separate parameters that are never trained; FSDP2 cannot shard an empty parameter."""
+    """Return copies as parameters that are never trained, one each because FSDP2 cannot shard an empty parameter."""
     return nn.ParameterList(nn.Parameter(value.detach().clone(), requires_grad=False) for value in values)
 
 
@@ -119,7 +118,7 @@ def attached(model: nn.Module, name: str) -> Any:
     """
     attachment = getattr(model, PREFIX + name, None)
     if attachment is None:
-        raise MethodError(f"Method '{name}' lost what it had attached: the stage's model was replaced.")
+        raise MethodError(f"Method '{name}' lost its attached modules: the stage's model was replaced.")
     return attachment
 
 
@@ -143,6 +142,15 @@ def detach(model: nn.Module, name: str) -> Any:
     return attachment
 
 
+def attach_at_test(attachment: Attachment, model: nn.Module, name: str, *, freeze: bool) -> nn.Module:
+    """Attach a module to a model at test time and return the model; with `freeze` fine-tuning changes neither."""
+    if freeze:
+        freeze_base(model)
+        attachment.requires_grad_(False)
+    attachment.attach(model, name)
+    return model
+
+
 def freeze_base(model: nn.Module) -> None:
     """Make only the classification head and attached modules of a classifier trainable."""
     base: Any = model.base_model
@@ -150,12 +158,12 @@ def freeze_base(model: nn.Module) -> None:
 
 
 def refuse_other_additions(method: Method, setting: Setting) -> None:
-    """Raise ``MethodError`` if another method adds parameters, which a method that freezes the model would freeze."""
+    """Raise ``MethodError`` if another method adds parameters, which this one would freeze."""
     for other in setting.methods:
         if other.name != method.name and other.needs.extra_parameters:
             raise MethodError(
-                f"Method '{method.label}' trains nothing but what it adds, so method '{other.label}' could not train "
-                "what it adds. Remove one of them from `method`."
+                f"Method '{method.label}' freezes all parameters except its own, also those that method "
+                f"'{other.label}' adds. Remove one of them from `method`."
             )
 
 
@@ -171,7 +179,7 @@ def refuse_frozen_model(method: Method, setting: Setting, instead: str = "", *, 
     for other in setting.methods:
         if other.freezes and not (low_rank and other.adds_low_rank(setting.model)):
             raise MethodError(
-                f"Method '{other.label}' freezes the model, so method '{method.label}' has nothing to hold back. "
+                f"Method '{other.label}' freezes the model, so method '{method.label}' has nothing to protect. "
                 f"Remove one of them from `method`{instead}."
             )
 
@@ -187,8 +195,8 @@ def refuse_without_attention(method: Method, setting: Setting, what: str) -> Non
     stacks = architecture_of(setting.model).stacks
     if not any(stack.attentions for stack in stacks):
         raise MethodError(
-            f"Method '{method.label}' {what}, which takes attention; '{type(setting.model).__name__}' has none. Choose "
-            "a transformer (`model.path`), or another method."
+            f"Method '{method.label}' {what}, but '{type(setting.model).__name__}' has no attention. Choose a "
+            "transformer (`model.path`), or another method."
         )
 
 
@@ -206,7 +214,7 @@ def refuse_without_units(
     if why := why_without_units(setting.model, kinds):
         raise MethodError(
             f"Method '{method.label}' uses the attention heads or neurons of a model, and in "
-            f"'{type(setting.model).__name__}' {why}. Set `method` to one that does without, such as mas, ewc, migu or "
+            f"'{type(setting.model).__name__}' {why}. Set `method` to one that does not, such as mas, ewc, migu or "
             f"replay{instead}."
         )
 
@@ -216,4 +224,4 @@ def _hooks(model: nn.Module) -> Iterator[tuple[dict[int, Callable[..., Any]], in
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in hooks:
                 yield hooks, key
-        # Keys are never reused, so entries of removed hooks in these do no harm.
+        # Keys are never reused, so torch's other dictionaries may keep entries of removed hooks.

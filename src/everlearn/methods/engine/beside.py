@@ -1,4 +1,4 @@
-"""Outputs for methods beside a forward pass of an external trainer: those of the views, and hidden states on demand."""
+"""Outputs for methods when an external trainer runs the forward pass: views, and hidden states on demand."""
 
 from __future__ import annotations
 
@@ -45,19 +45,16 @@ class OutputsBeside(Outputs):
     def hidden(self) -> Tensor:  # type: ignore[override]
         """Last hidden state of the rows of the batch, which the vocabulary head reads, [B, S, H]."""
         # A head that is fused with the loss is not called, or only with some positions.
-        if not self._caught or self._caught[0].shape[:-1] != self._positions:
+        positions = self._batch.get("decoder_input_ids", self._batch["input_ids"]).shape
+        if not self._caught or self._caught[0].shape[:-1] != positions:
             self._caught[:] = [self._objective.hidden(self._model, self._objective.inputs(self._batch))]
         return self._caught[0]
 
-    @property
-    def _positions(self) -> torch.Size:
-        return self._batch.get("decoder_input_ids", self._batch["input_ids"]).shape
-
 
 def _hidden(objective: Objective, model: nn.Module, views: Sequence[View]) -> list[Tensor]:
-    lots = [view.inputs for view in views if view.inputs is not None]  # views without rows of their own have labels
-    rows = [len(next(iter(inputs.values()))) for inputs in lots]
-    inputs = {name: torch.cat([lot[name] for lot in lots]) for name in lots[0]}
+    batches = [view.inputs for view in views if view.inputs is not None]  # views without their own rows have labels
+    rows = [len(next(iter(batch.values()))) for batch in batches]
+    inputs = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
     gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if any(view.gates is not None for view in views):
         gated = row_gates(model, [(n, view.gates) for n, view in zip(rows, views, strict=True)])

@@ -1,4 +1,4 @@
-"""The gradient of a weight that adapters change, which autograd does not compute."""
+"""The gradient of the effective weight of a layer with adapters, which autograd does not compute."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from everlearn.model.adapted import Weight
 
 
 class LayerGradients:
-    """The sum over a step's passes of Σ δ ⊗ x, from the inputs x of a layer and the gradients δ of its outputs.
+    """Accumulate Σ δ ⊗ x over the passes of a step, with x the inputs of a layer and δ the gradients of its outputs.
 
-    That is ∂L/∂W of the effective weight W + s B A, without which B and A's own gradients are s δᵀ x Aᵀ and s Bᵀ δᵀ x.
+    That is ∂L/∂W of the effective weight W + s B A; autograd computes only those of B and A, s δᵀ x Aᵀ and s Bᵀ δᵀ x.
     Dropout on the input of an adapter is left out.
     """
 
@@ -28,7 +28,7 @@ class LayerGradients:
         self._hooks: list[RemovableHandle] = []
 
     def watch(self, weights: Mapping[str, Weight], when: Callable[[], bool]) -> None:
-        """Place hooks on the layers of the weights that adapters change; they add up gradients `when` it is true.
+        """Register hooks on the layers with adapters; they accumulate gradients in passes for which `when()` is true.
 
         Raises:
             MethodError: a layer is not linear.
@@ -41,22 +41,22 @@ class LayerGradients:
             base = layer.get_base_layer()
             if not isinstance(base, nn.Linear | Conv1D):
                 raise MethodError(
-                    f"The gradient of '{name}' with its adapter is not known during training: its layer is an "
-                    "embedding. Use `mas` or `ewc`, which measure after a domain."
+                    f"The gradient of '{name}' with its adapter cannot be computed during training, because its layer "
+                    "is an embedding. Use `mas` or `ewc`, which measure after a domain."
                 )
-            vector, turned = weight.parameter.dim() == 1, isinstance(base, Conv1D)
-            self._hooks.append(layer.register_forward_hook(self._hook(name, vector, turned, when)))
+            vector, transposed = weight.parameter.dim() == 1, isinstance(base, Conv1D)
+            self._hooks.append(layer.register_forward_hook(self._hook(name, vector, transposed, when)))
 
-    def _hook(self, name: str, vector: bool, turned: bool, when: Callable[[], bool]) -> Callable[..., None]:
+    def _hook(self, name: str, vector: bool, transposed: bool, when: Callable[[], bool]) -> Callable[..., None]:
         def after(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             if not (torch.is_grad_enabled() and output.requires_grad and when()):
                 return
             x = args[0].detach().flatten(0, -2)
 
             def add(gradient: Tensor) -> None:
-                leaving = gradient.detach().flatten(0, -2)
-                left, right = (x, leaving) if turned else (leaving, x)
-                new = leaving.float().sum(0) if vector else left.T.float() @ right.float()
+                delta = gradient.detach().flatten(0, -2)
+                left, right = (x, delta) if transposed else (delta, x)
+                new = delta.float().sum(0) if vector else left.T.float() @ right.float()
                 self._sums[name] = self._sums[name].add_(new) if name in self._sums else new
 
             output.register_hook(add)
@@ -65,11 +65,11 @@ class LayerGradients:
 
     def take(self) -> dict[str, Tensor]:
         """Return the gradients since the last call, averaged over the processes as DDP averages those of parameters."""
-        found, self._sums = self._sums, {}
+        gradients, self._sums = self._sums, {}
         if processes() > 1:
-            for name in sorted(found):
-                torch.distributed.all_reduce(found[name].div_(processes()))
-        return found
+            for name in sorted(gradients):
+                torch.distributed.all_reduce(gradients[name].div_(processes()))
+        return gradients
 
     def stop(self) -> None:
         """Remove the hooks."""

@@ -1,6 +1,4 @@
-"""The engine: apply a list of methods to a stage and to each of its steps.
-
-The same for our trainer, another Trainer or a plain loop:
+"""The engine: apply a list of methods to a stage and to each of its steps, in any Trainer or loop.
 
 ```python
 protection = Protection([DAS(), Replay()], stage)
@@ -51,16 +49,16 @@ from everlearn.seeding import Stream
 
 Result = TypeVar("Result")
 ROUTER = "model/router"
-"""In the parts of a loss: the model's own loss for the balance of its experts."""
+"""Key, in the parts of a loss, of the model's own load-balancing loss."""
 EXCLUSIVE = {
-    "starting_weights": "says which weights a domain starts from",
+    "starting_weights": "sets the weights that a domain starts from",
     "optimizer": "chooses the optimizer",
-    "schedule": "chooses the learning rate's schedule",
+    "schedule": "chooses the learning-rate schedule",
     "gradients": "changes the accumulated gradients",
     "confine": "moves the weights back after each step",
-    "final_weights": "says which weights a domain ends with",
+    "final_weights": "sets the weights that a domain ends with",
 }
-"""Hooks that only one method of a list may have: with two, the result would depend on their order."""
+"""Hooks that only one method of a list may have, because with two the result would depend on their order."""
 
 
 def overrides(method: Method, hook: str) -> bool:
@@ -91,7 +89,7 @@ def check_methods(methods: Sequence[Method], setting: Setting) -> None:
 
 
 def check_carrying(methods: Sequence[Method]) -> None:
-    """Refuse methods under which the next domain cannot continue with the state of the optimizer (`optimizer: carry`).
+    """Refuse methods that do not allow the next domain to keep the optimizer's state (`optimizer: carry`).
 
     Raises:
         MethodError: a method chooses the optimizer, or the set of trained parameters changes between domains.
@@ -100,13 +98,13 @@ def check_carrying(methods: Sequence[Method]) -> None:
         changes = method.needs.extra_parameters or method.adds_peft or method.freezes or method.grows
         if overrides(method, "starting_weights"):
             raise MethodError(
-                "`optimizer: carry` hands on the optimizer's state at the end of a domain, but method "
-                f"'{method.label}' has the next one start from other weights. Set `optimizer: reset`."
+                "`optimizer: carry` keeps the optimizer's state for the next domain, but method "
+                f"'{method.label}' starts that domain from other weights. Set `optimizer: reset`."
             )
         if changes or overrides(method, "optimizer") or overrides(method, "parameter_groups"):
-            what = "trains other parameters in each domain" if changes else "makes an optimizer of its own"
+            what = "trains other parameters in each domain" if changes else "creates its own optimizer"
             raise MethodError(
-                f"`optimizer: carry` hands the optimizer's state to the next domain, but method '{method.label}' "
+                f"`optimizer: carry` keeps the optimizer's state for the next domain, but method '{method.label}' "
                 f"{what}. Set `optimizer: reset`."
             )
 
@@ -117,19 +115,19 @@ def in_order(methods: Sequence[Method]) -> list[Method]:
 
 
 def moved_by(methods: Sequence[Method], model: nn.Module) -> frozenset[str] | None:
-    """Return the weights that methods train by what they attach (:meth:`Method.moves`), or None."""
+    """Return the weights that methods train by low-rank matrices (:meth:`Method.moves`), or None."""
     moved = [set(names) for method in methods if (names := method.moves(model)) is not None]
     return frozenset[str]().union(*moved) if moved else None
 
 
 def costs_of(methods: Sequence[Method], model: nn.Module) -> list[Cost]:
-    """Return the cost of each method beside the others (:meth:`Method.cost`).
+    """Return the cost of each method in this combination (:meth:`Method.cost`).
 
-    Beside low-rank matrices a penalty holds the weights that these change, and not those of the whole model.
+    If another method trains low-rank matrices, a penalty only stores the weights that these change.
     """
     moved = moved_by(methods, model)
-    still = [each for name, each in model.named_parameters() if moved is not None and name not in moved]
-    frozen = [parameter for parameter in still if parameter.requires_grad]
+    others = [each for name, each in model.named_parameters() if moved is not None and name not in moved]
+    frozen = [parameter for parameter in others if parameter.requires_grad]
     try:
         for parameter in frozen:
             parameter.requires_grad_(False)
@@ -140,7 +138,7 @@ def costs_of(methods: Sequence[Method], model: nn.Module) -> list[Cost]:
 
 
 def as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
-    """Return the model with everything that the methods read a text with; `model` is a new copy of a plain model."""
+    """Attach everything that the methods need to read a text to `model`, a new copy of a plain model."""
     for method in methods:
         model = method.test_model(model, reading)
     return model
@@ -160,7 +158,7 @@ class Protection:
         if any(overrides(method, "test_model") for method in methods):
             stage.as_tested = self._as_tested
         self.rows = 0
-        """Rows of all processes that the stage has trained on; whoever resumes says how many."""
+        """Rows of all processes that the stage has trained on; set it on resume."""
         self._model: nn.Module | None = None
         self._transforms: Transforms | None = None
         self._masks: list[tuple[Method, Mask]] = []
@@ -183,7 +181,7 @@ class Protection:
                 method.hold_out(stage)
         for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Comparing weights to start from", method)):
-                self._take(method, method.starting_weights(stage))
+                self._set_weights(method, method.starting_weights(stage))
         for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 method.begin_domain(stage)
@@ -235,7 +233,7 @@ class Protection:
         return scheduler
 
     def start(self, outside: nn.Module | None = None) -> None:
-        """Run the hooks before the first step, when the model is as it is trained; :meth:`forward` calls it once.
+        """Run the hooks before the first step, on the model that will be trained; :meth:`forward` calls it.
 
         Args:
             outside: a module whose parameters may be read without calling it (:class:`Transforms`).
@@ -245,11 +243,11 @@ class Protection:
             for method in self.methods:
                 with streams[method.name]():
                     method.begin_training(self.stage)
-            wanted = []
+            transforms = []
             for method in self.methods:
                 with streams[method.name]():
-                    wanted.append((method.label, method.transforms(self.stage)))
-            self._transforms = Transforms(wanted, self.stage, outside)
+                    transforms.append((method.label, method.transforms(self.stage)))
+            self._transforms = Transforms(transforms, self.stage, outside)
 
     def end(self) -> None:
         """Run the hooks after training: merge, measure, detach; ``stage.model`` is then a plain, complete model."""
@@ -261,7 +259,7 @@ class Protection:
                 method.end_training(stage)
         for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Comparing weights to end with", method)):
-                self._take(method, method.final_weights(stage))
+                self._set_weights(method, method.final_weights(stage))
         for method in self.methods:
             with streams[method.name](), stage.acting(_doing("Finishing", method)):
                 method.end_domain(stage)
@@ -271,13 +269,13 @@ class Protection:
         stage.start = {}
 
     def release(self) -> None:
-        """Deactivate the transforms in passes of the model."""
+        """Remove the transforms from the model."""
         if self._transforms is not None:
             self._transforms.remove()
         self._transforms = self._model = None
 
     def _as_tested(self, model: nn.Module) -> nn.Module:
-        """Return a copy of the plain model that reads text of the new domain as a test would read it now."""
+        """Attach to a copy of the plain model what a test of the new domain would attach now."""
         stage = self.stage
         reading = Reading(
             domain=stage.domain,
@@ -293,13 +291,13 @@ class Protection:
         stage = self.stage
         return {method.name: Stream(stage.seed, stage.index, method.name, phase) for method in self.methods}
 
-    def _take(self, method: Method, weights: Mapping[str, Tensor]) -> None:
+    def _set_weights(self, method: Method, weights: Mapping[str, Tensor]) -> None:
         parameters = dict(self.stage.model.named_parameters()) if weights else {}
         for name, value in weights.items():
             if name not in parameters or parameters[name].shape != value.shape:
                 raise MethodError(
-                    f"Method '{method.label}' gives weights for '{name}' with shape {tuple(value.shape)}, which the "
-                    "model has not."
+                    f"Method '{method.label}' returns weights for '{name}' with shape {tuple(value.shape)}, but the "
+                    "model has no such parameter."
                 )
             with torch.no_grad():
                 parameters[name].copy_(value)
@@ -316,36 +314,36 @@ class Protection:
         Returns:
             The outputs of the objective (without views) and the extra losses by "<method>/<loss>".
         """
-        told = self._tell(model, batch)
-        views = [method.views(self.stage, told) for method in self.methods]
+        full_batch = self._before_forward(model, batch)
+        views = [method.views(self.stage, full_batch) for method in self.methods]
         outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
-        extra = self._extra_losses(told, views, outputs)
+        extra = self._extra_losses(full_batch, views, outputs)
         if outputs.router_loss is not None:
             extra[ROUTER] = outputs.router_loss
         return replace(outputs, views=[], view_losses=[]), extra
 
     def beside(
-        self, model: nn.Module, batch: dict[str, Tensor], theirs: Callable[[], Result]
+        self, model: nn.Module, batch: dict[str, Tensor], external: Callable[[], Result]
     ) -> tuple[Result, dict[str, Tensor]]:
-        """Compute the losses of the methods beside an external forward pass, which has its own loss.
+        """Compute the losses of the methods in addition to an external forward pass, which has its own loss.
 
         Views run in a second pass. The hidden states of the batch are captured in the external pass if it uses the
-        vocabulary head, and otherwise recomputed when a method asks for them.
+        vocabulary head, and otherwise recomputed when a method needs them.
 
         Args:
             model: the model, as in :meth:`forward`.
             batch: the batch of the external pass, in the format of the objective.
-            theirs: runs the external pass.
+            external: runs the external pass.
 
         Returns:
-            The result of `theirs` and the extra losses by "<method>/<loss>".
+            The result of `external` and the extra losses by "<method>/<loss>".
         """
         core, caught = unwrap(model), list[Tensor]()
         last = output_head(core)
         self.start(last)
-        told = self._tell(model, batch)
+        full_batch = self._before_forward(model, batch)
         with contextlib.ExitStack() as hooks:
-            # A compiled pass would run the hook of its first call again and again.
+            # A compiled pass would run the hook of its first call in all later ones.
             if last is not None and not hasattr(model, "_orig_mod"):
                 head = core.get_submodule(head_path(core))
 
@@ -353,33 +351,33 @@ class Protection:
                     caught.append(last_hidden_state(core, last, args[0]))
 
                 hooks.callback(head.register_forward_pre_hook(catch).remove)
-            result = theirs()
-        views = [method.views(self.stage, told) for method in self.methods]
+            result = external()
+        views = [method.views(self.stage, full_batch) for method in self.methods]
         outputs = OutputsBeside(self.stage.objective, core, batch, caught, [v for group in views for v in group])
-        return result, self._extra_losses(told, views, outputs)
+        return result, self._extra_losses(full_batch, views, outputs)
 
-    def _tell(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _before_forward(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Call ``before_forward`` of all methods, and return the batch with their tensors."""
         self.start()
         self._model = model
         count = len(next(iter(batch.values())))
         self.stage.row = self.rows + rank() * count
         self.rows += count * processes()
-        told = dict(batch)
+        full_batch = dict(batch)
         for method in self.methods:
-            given = method.before_forward(self.stage, batch)
-            told |= {f"{method.name}/{key}": value for key, value in given.items()}
-        return told
+            tensors = method.before_forward(self.stage, batch)
+            full_batch |= {f"{method.name}/{key}": value for key, value in tensors.items()}
+        return full_batch
 
     def _extra_losses(
-        self, told: dict[str, Tensor], views: Sequence[Sequence[View]], outputs: Outputs
+        self, full_batch: dict[str, Tensor], views: Sequence[Sequence[View]], outputs: Outputs
     ) -> dict[str, Tensor]:
         extra: dict[str, Tensor] = {}
         hidden, losses = iter(outputs.views), iter(outputs.view_losses)
         for method, group in zip(self.methods, views, strict=True):
             own = copy.copy(outputs)
             own.views, own.view_losses = [next(hidden) for _ in group], [next(losses) for _ in group]
-            for name, value in method.extra_losses(self.stage, told, own).items():
+            for name, value in method.extra_losses(self.stage, full_batch, own).items():
                 extra[f"{method.name}/{name}"] = value
         return extra
 
@@ -396,11 +394,11 @@ class Protection:
 
         Args:
             backward: runs the backward pass of the loss of reference rows (``accelerator.backward`` under a Trainer).
-            scale: the power of two by which that multiplies losses (fp16); methods see gradients without it, and it is
-                restored afterwards.
+            scale: the power of two by which `backward` multiplies losses (fp16); methods see gradients without it, and
+                it is restored afterwards.
         """
         self._rescale(1 / scale)
-        self._act(backward, scale)
+        self._run_gradient_hooks(backward, scale)
         self._rescale(scale)
 
     def _rescale(self, factor: float) -> None:
@@ -409,7 +407,7 @@ class Protection:
                 if parameter.grad is not None:
                     local(parameter.grad).mul_(factor)
 
-    def _act(self, backward: Callable[[Tensor], Any], scale: float) -> None:
+    def _run_gradient_hooks(self, backward: Callable[[Tensor], Any], scale: float) -> None:
         self._masks = [(m, mask) for m in self.methods if (mask := m.mask(self.stage)) is not None]
         for method, mask in self._masks:
             self._check_reach(method, mask)
@@ -418,18 +416,18 @@ class Protection:
                 self._change_gradients(method, backward, scale)
         for parameter, factor in self._factors("gradient"):
             if parameter.grad is not None:
-                local(parameter.grad).mul_(_asked(factor, parameter))
+                local(parameter.grad).mul_(_local_factor(factor, parameter))
 
     def _change_gradients(self, method: Method, backward: Callable[[Tensor], Any], scale: float) -> None:
         parameters = {name: p for name, p in self.stage.model.named_parameters() if p.requires_grad}
-        wanted = method.references(self.stage)
-        found: Mapping[str, Gradients] = {}
-        if wanted and self._model is not None:
-            found = reference_gradients(self.stage, self._model, parameters, wanted, backward)
+        rows = method.references(self.stage)
+        references: Mapping[str, Gradients] = {}
+        if rows and self._model is not None:
+            references = reference_gradients(self.stage, self._model, parameters, rows, backward)
             if scale != 1:
-                found = {name: gradients * (1 / scale) for name, gradients in found.items()}
+                references = {name: gradients * (1 / scale) for name, gradients in references.items()}
         own = Gradients.of(parameters)
-        changed = method.gradients(self.stage, own, found)
+        changed = method.gradients(self.stage, own, references)
         if changed is own:
             return
         for name, value in changed.items():
@@ -439,11 +437,11 @@ class Protection:
             local(parameter.grad).copy_(value)
 
     def before_update(self) -> None:
-        """Save what the masks will partly restore; call it before ``optimizer.step()``."""
-        held: dict[int, tuple[nn.Parameter, list[Factor]]] = {}
+        """Copy the parameters that have update masks; call it before ``optimizer.step()``."""
+        masked: dict[int, tuple[nn.Parameter, list[Factor]]] = {}
         for parameter, factor in self._factors("update"):
-            held.setdefault(id(parameter), (parameter, []))[1].append(factor)
-        self._before = [(p, factors, local(p).detach().clone()) for p, factors in held.values() if p.requires_grad]
+            masked.setdefault(id(parameter), (parameter, []))[1].append(factor)
+        self._before = [(p, factors, local(p).detach().clone()) for p, factors in masked.values() if p.requires_grad]
 
     def after_update(self) -> None:
         """Undo the masked part of the update, whatever caused it; call it after ``optimizer.step()``."""
@@ -451,7 +449,7 @@ class Protection:
             method.pull(self.stage)
         with torch.no_grad():
             for parameter, factors, old in self._before:
-                factor = functools.reduce(torch.mul, (_asked(factor, parameter) for factor in factors))
+                factor = functools.reduce(torch.mul, (_local_factor(factor, parameter) for factor in factors))
                 # lerp is exact at both ends: a factor of 1 gives the new value and 0 the old one, bit for bit.
                 torch.lerp(old, local(parameter), factor.expand_as(old), out=local(parameter))
         self._before = []
@@ -474,16 +472,15 @@ class Protection:
 
     def masked(self) -> dict[str, tuple[ApplyTo, int, float]]:
         """Return what each mask of the last step applies to, how many parameters it covers, and its mean factor."""
-        found: dict[str, tuple[ApplyTo, int, float]] = {}
+        effects: dict[str, tuple[ApplyTo, int, float]] = {}
         for method, mask in self._masks:
             count, total = 0, 0.0
             for parameter, factor in self._localised(method, mask):
-                values = _asked(factor, parameter)
-                here = local(parameter).numel()
-                count, total = count + here, total + here * float(values.float().mean())
+                size = local(parameter).numel()
+                count, total = count + size, total + size * float(_local_factor(factor, parameter).float().mean())
             if count:
-                found[method.label] = (mask.apply_to, count, total / count)
-        return found
+                effects[method.label] = (mask.apply_to, count, total / count)
+        return effects
 
     def _factors(self, apply_to: ApplyTo) -> Iterator[tuple[nn.Parameter, Factor]]:
         for method, mask in self._masks:
@@ -501,8 +498,8 @@ class Protection:
         for parameter, _ in self._localised(method, mask):
             if parameter.requires_grad and id(parameter) not in stepped:
                 raise MethodError(
-                    f"The masks of method '{method.label}' do not reach the optimizer, which steps on tensors of its "
-                    "own instead of the model's parameters (DeepSpeed ZeRO does). Train with DDP or FSDP2."
+                    f"The masks of method '{method.label}' have no effect, because the optimizer updates its own "
+                    "tensors instead of the model's parameters (DeepSpeed ZeRO does). Train with DDP or FSDP2."
                 )
         self._reaching.add(method.name)
 
@@ -515,15 +512,15 @@ class Protection:
         placed: list[tuple[nn.Parameter, Factor]] = []
         for name, factor in mask.factors.items():
             if name not in parameters:
-                raise MethodError(f"Method '{method.label}' masks '{name}', which is no parameter of the model.")
+                raise MethodError(f"Method '{method.label}' masks '{name}', which is not a parameter of the model.")
             parameter = parameters[name]
             placed.append((parameter, shard_like(factor, parameter) if isinstance(factor, Tensor) else factor))
         self._local[id(method)] = (mask, placed)
         return placed
 
 
-def _asked(factor: Factor, parameter: nn.Parameter) -> Tensor:
-    """Return the local part of a factor from :meth:`Protection._localised`."""
+def _local_factor(factor: Factor, parameter: nn.Parameter) -> Tensor:
+    """Evaluate a factor from :meth:`Protection._localised`."""
     return factor if isinstance(factor, Tensor) else shard_like(factor(), parameter)
 
 

@@ -1,4 +1,4 @@
-"""Gradients of rows outside the batch, along the same distributed path, for gradient surgery."""
+"""Gradients of rows outside the batch, computed by the same distributed model, for gradient surgery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reference_gradients(
     stage: Stage,
     model: nn.Module,
     parameters: Mapping[str, nn.Parameter],
-    wanted: Mapping[str, Sequence[Block]],
+    rows: Mapping[str, Sequence[Block]],
     backward: Callable[[Tensor], Any],
 ) -> dict[str, Gradients]:
     """Return the gradient of the mean loss over some rows, for each name; the current gradients are kept.
@@ -28,12 +28,12 @@ def reference_gradients(
         stage: its `batch_size` is the number of rows per pass on one process.
         model: the model in its distributed wrapper, synchronising.
         parameters: the trained parameters, by name.
-        wanted: rows by name, the same on every process.
+        rows: rows by name, the same on every process.
         backward: runs the backward pass of a loss.
     """
     held = {name: parameter.grad for name, parameter in parameters.items()}
     result: dict[str, Gradients] = {}
-    for name, blocks in wanted.items():
+    for name, blocks in rows.items():
         if not blocks:
             continue
         for parameter in parameters.values():

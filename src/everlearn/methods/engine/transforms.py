@@ -1,4 +1,4 @@
-"""Parameter transforms: what a forward pass reads instead of a parameter (Mixout, weight noise, model blending)."""
+"""Parameter transforms: tensors that a forward pass reads instead of a parameter (Mixout, weight noise, blending)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Transforms:
     of the model.
 
     Args:
-        wanted: name of each method and its transforms, in the order in which methods act.
-        stage: its model is as it is trained.
+        transforms: name of each method and its transforms, in the order in which methods act.
+        stage: the stage, whose model is ready for training.
         outside: a module of the model whose parameters may be read without calling it (the head, which TRL fuses with
             the loss): the substitution then lasts as long as the pass of the model.
 
@@ -46,13 +46,13 @@ class Transforms:
     """
 
     def __init__(
-        self, wanted: Sequence[tuple[str, Mapping[str, Transform]]], stage: Stage, outside: nn.Module | None = None
+        self, transforms: Sequence[tuple[str, Mapping[str, Transform]]], stage: Stage, outside: nn.Module | None = None
     ) -> None:
         self._stage, self._outside = stage, outside
         self._placed: dict[str, _Placed] = {}
         self._handles: list[RemovableHandle] = []
-        self._taking: list[Callable[[], None]] = []
-        for method, functions in wanted:
+        self._restoring: list[Callable[[], None]] = []
+        for method, functions in transforms:
             for name, function in functions.items():
                 if name in self._placed:
                     other = self._placed[name].method
@@ -67,61 +67,61 @@ class Transforms:
         parameters = dict(self._stage.model.named_parameters())
         for placed in self._placed.values():
             if placed.name not in parameters:
-                raise MethodError(f"Method '{placed.method}' transforms '{placed.name}', which is no parameter.")
+                raise MethodError(f"Method '{placed.method}' transforms '{placed.name}', which is not a parameter.")
         of = {id(parameters[name]): placed for name, placed in self._placed.items()}
         for module in self._stage.model.modules():
             # A tied parameter has several holders; each reads the same draw.
             own = {leaf: of[id(p)] for leaf, p in module._parameters.items() if id(p) in of}
             if own:
                 called = self._stage.model if module is self._outside else module
-                take_away = functools.partial(_take_away, module, tuple(own))
-                self._handles.append(called.register_forward_pre_hook(self._lay(module, own)))
-                self._handles.append(called.register_forward_hook(take_away, always_call=True))
-                self._taking.append(take_away)
+                restore = functools.partial(_restore, module, tuple(own))
+                self._handles.append(called.register_forward_pre_hook(self._substitution(module, own)))
+                self._handles.append(called.register_forward_hook(restore, always_call=True))
+                self._restoring.append(restore)
 
-    def _lay(self, module: nn.Module, own: Mapping[str, _Placed]) -> Callable[..., None]:
-        def lay(*_: Any) -> None:
+    def _substitution(self, module: nn.Module, own: Mapping[str, _Placed]) -> Callable[..., None]:
+        def substitute(*_: Any) -> None:
             if module.training:
                 for leaf, placed in own.items():
                     vars(module)[leaf] = self._transformed(placed, module._parameters[leaf])  # type: ignore[arg-type]
 
-        return lay
+        return substitute
 
     def _transformed(self, placed: _Placed, parameter: Tensor) -> Tensor:
-        placed.used, at = True, self._stage
-        with seeded(at.seed, at.index, "transform", at.step, placed.method, placed.name):
+        placed.used, stage = True, self._stage
+        with seeded(stage.seed, stage.index, "transform", stage.step, placed.method, placed.name):
             value = placed.function(parameter)
         if value.shape != parameter.shape:
             raise MethodError(
-                f"Method '{placed.method}' makes {tuple(value.shape)} of parameter '{placed.name}' with shape "
-                f"{tuple(parameter.shape)}."
+                f"Method '{placed.method}' transforms parameter '{placed.name}' with shape {tuple(parameter.shape)} to "
+                f"shape {tuple(value.shape)}; the shape must not change."
             )
         return value
 
     def check_used(self) -> None:
-        """Check after the first step that every transform was applied; it is not if another module reads the parameter.
+        """Check after the first step that every transform was applied.
 
         Raises:
-            MethodError: a parameter was read by another module than its owner.
+            MethodError: one was not, because another module than its owner reads the parameter.
         """
         for placed in self._placed.values():
             if not placed.used:
                 raise MethodError(
-                    f"Method '{placed.method}' transforms '{placed.name}', which no forward pass reads through the "
-                    "module that owns it. Leave it out."
+                    f"Method '{placed.method}' transforms '{placed.name}', which is not read by the module that owns "
+                    "it. Leave it out."
                 )
 
     def remove(self) -> None:
         """Remove all hooks from the model."""
         for handle in self._handles:
             handle.remove()
-        for take_away in self._taking:  # left by a pass that was interrupted (Ctrl-C)
-            take_away()
+        for restore in self._restoring:  # a pass may have been interrupted (Ctrl-C)
+            restore()
         self._handles.clear()
-        self._taking.clear()
+        self._restoring.clear()
         self._placed.clear()
 
 
-def _take_away(module: nn.Module, leaves: tuple[str, ...], *_: Any) -> None:
+def _restore(module: nn.Module, leaves: tuple[str, ...], *_: Any) -> None:
     for leaf in substituted(module).keys() & set(leaves):
         del vars(module)[leaf]

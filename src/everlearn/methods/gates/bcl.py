@@ -83,13 +83,12 @@ class CapsuleAdapter(GatedAdapter):
         self.capsules = capsules
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Apply the adapter, [..., H] to [..., H]."""
         changed: Tensor = hidden + self.up(self.down(hidden + self.capsules(hidden)))
         return changed
 
 
 class Capsules(nn.Module):
-    """Semantic capsules of every domain so far, routed to transfer capsules, as the last domain reads them.
+    """Semantic capsules of every domain so far, routed to transfer capsules that the last domain reads.
 
     Args:
         hidden: number of features H.
@@ -114,7 +113,7 @@ class Capsules(nn.Module):
 
 
 class SemanticCapsule(nn.Module):
-    """The capsule of one domain, its predictions of the transfer capsules, and the projection that reads them."""
+    """The capsule of one domain, its predictions of the transfer capsules, and its projection of the routed ones."""
 
     def __init__(self, hidden: int, inner: int, size: int) -> None:
         super().__init__()
@@ -122,7 +121,7 @@ class SemanticCapsule(nn.Module):
         self.capsule = nn.Linear(inner, size)
         self.route = nn.Parameter(torch.randn(size, size, size))
         self.reading = nn.Linear(size * size, hidden)
-        # Initially a domain reads nothing: the function of the model is unchanged.
+        # Initially the projection is 0, so that the function of the model is unchanged.
         nn.init.zeros_(self.reading.weight)
         nn.init.zeros_(self.reading.bias)
 

@@ -61,12 +61,11 @@ class CLASSIC(HATAdapter):
     config: Config
 
     def check(self, setting: Setting) -> None:
-        """Require representations of texts for the contrastive loss."""
         super().check(setting)
         if self.config.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
-                f"Method '{self.label}', option 'contrast': it compares representations of whole texts, but an "
-                "encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
+                f"Method '{self.label}', option 'contrast': the loss compares representations of complete texts, but "
+                "an encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
             )
 
     def cost(self, model: nn.Module) -> Cost:
@@ -85,9 +84,9 @@ class CLASSIC(HATAdapter):
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Compute the representations of the batch under the gates of each earlier domain, [B, t − 1, H]."""
-        told = super().before_forward(stage, batch)
+        tensors = super().before_forward(stage, batch)
         if not self.config.contrast or not self._embeddings:
-            return told
+            return tensors
         attention, inputs = attached(stage.model, self.name).attention, stage.objective.inputs(batch)
         past = []
         with torch.no_grad():
@@ -96,7 +95,7 @@ class CLASSIC(HATAdapter):
                     attention.fixed = settled(embedding, self.config.smax).to(attention.embedding.device)
                 past.append(mean_state(stage.objective.hidden(stage.model, inputs), counted(batch)))
         attention.fixed = None
-        return told | {"past": torch.stack(past, dim=1)}
+        return tensors | {"past": torch.stack(past, dim=1)}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return λ · R, and the contrastive loss if there are earlier domains."""
@@ -144,27 +143,27 @@ class ContrastedAdapters(GatedAdapters):
     def __init__(self, sites: Sequence[Site], inner: int, smax: float, mixing: Mixing) -> None:
         super().__init__(sites, inner, smax)
         self.mixing = mixing
-        self.whole: dict[str, Tensor] = {}
+        self.captured: dict[str, Tensor] = {}
 
     def place(self, model: nn.Module) -> None:
         """Register hooks on the adapters, and one that captures the parameters of the mixing at the end of a pass."""
         super().place(model)
-        model.register_forward_hook(self.tie)
+        model.register_forward_hook(self.capture)
 
-    def tie(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Capture the parameters of the mixing; a forward hook of the whole model.
+    def capture(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Capture the parameters of the mixing; a forward hook of the complete model.
 
         The contrastive loss is computed after the pass, where FSDP2 has sharded the parameters again, so they are
         captured here. They are also added to the output (times 0), or DDP would regard them as unused.
         """
         if self.attention.fixed is None:
-            self.whole = {name: parameter.clone() for name, parameter in self.mixing.named_parameters()}
-            output.logits = output.logits + 0 * torch.stack([value.sum() for value in self.whole.values()]).sum()
+            self.captured = {name: parameter.clone() for name, parameter in self.mixing.named_parameters()}
+            output.logits = output.logits + 0 * torch.stack([value.sum() for value in self.captured.values()]).sum()
         return output
 
     def mix(self, states: Tensor) -> Tensor:
         """Apply the mixing with the parameters that the last pass captured."""
-        weights, self.whole = self.whole, {}
+        weights, self.captured = self.captured, {}
         mixed: Tensor = functional_call(self.mixing, weights, (states,))
         return mixed
 

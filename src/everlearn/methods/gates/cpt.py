@@ -55,19 +55,16 @@ class CPT(HardAttentionMethod):
     config: Config
 
     def check(self, setting: Setting) -> None:
-        """Require a model with attention."""
         super().check(setting)
-        refuse_without_attention(self, setting, "puts plug-ins beside attention too")
+        refuse_without_attention(self, setting, "adds plug-ins to attention")
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """Create a plug-in for each attention and feed-forward network."""
         hidden = hidden_size(model)
         sizes = {"head": self.config.attention_size, "output": self.config.feed_forward_size}
         inner = {kind: max(1, round(size * hidden)) for kind, size in sizes.items()}
         return PlugIns(list(sublayers(model)), hidden, inner, self.config.smax)
 
     def attach(self, stage: Stage) -> None:
-        """Attach the plug-ins, and make the normalisation layers trainable if configured."""
         super().attach(stage)
         if self.config.train_normalisation:
             for module in stage.model.modules():
@@ -76,7 +73,6 @@ class CPT(HardAttentionMethod):
                         parameter.requires_grad_(True)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """Freeze the model, if configured."""
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
 
@@ -136,14 +132,14 @@ class PlugIn(nn.Module):
         super().__init__()
         self.network = GatedMLP(name, sizes, F.relu, values)
         self.network.start()
-        self.entering: Tensor | None = None
+        self.input: Tensor | None = None
 
     def on_first(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Capture the input of the sublayer; a forward pre-hook of the first projection."""
-        self.entering = inputs[0]
+        self.input = inputs[0]
 
     def on_last(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         """Add the output of the plug-in; a forward hook of the last projection."""
-        entering, self.entering = self.entering, None
-        changed: Tensor = output + self.network(entering)
+        captured, self.input = self.input, None
+        changed: Tensor = output + self.network(captured)
         return changed

@@ -1,4 +1,4 @@
-"""Small networks in a frozen model whose layers are all gated by hard attention (HAT in adapters)."""
+"""Small networks in a frozen model, whose layers are gated by hard attention (HAT in adapters)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class GatedMLP(nn.Module):
         return {f"{name}.{number}": size for number, size in enumerate(sizes[1:])}
 
     def forward(self, features: Tensor) -> Tensor:
-        """Apply the network, [..., first size] to [..., last size]."""
         with computing_like(features):
             for group, layer in zip(self.groups, self.layers, strict=True):
                 activated = self.activation(layer(features))
@@ -73,9 +72,5 @@ class GatedNetworks(GatedAttachment):
     """An attachment with gated networks, and possibly other modules."""
 
     def factors(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the factors of all gated networks."""
-        found: dict[str, Tensor] = {}
-        for path, module in self.named_modules():
-            if isinstance(module, GatedMLP):
-                found |= {f"{path}.{name}": values for name, values in module.factors(free)}
-        return found
+        networks = [(path, module) for path, module in self.named_modules() if isinstance(module, GatedMLP)]
+        return {f"{path}.{name}": values for path, module in networks for name, values in module.factors(free)}

@@ -107,14 +107,14 @@ class HardAttention(nn.Module):
         self.fixed: Tensor | None = None
         """Gates to use instead: those of a learnt domain."""
         self.values: dict[str, Tensor] = {}
-        """The gates by group. Whatever is gated holds this very dict."""
+        """The gates by group; all gated modules share this dict."""
 
     def open(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Compute the gates; a forward pre-hook of the whole model.
+        """Compute the gates; a forward pre-hook of the complete model.
 
-        Every layer reads gates that were computed outside of it, so they exist when gradient checkpointing recomputes
-        the layer, and FSDP2 has gathered the embedding at this moment. A pass without gradient inside the step (of
-        another method) reads the gates of the step's own pass, which will still be differentiated.
+        Gates are computed outside of the layers, so they exist when gradient checkpointing recomputes a layer; and at
+        this moment FSDP2 has gathered the embedding. A pass without gradient inside the step (of another method) reuses
+        the gates of the training pass, which are still needed for its backward pass.
         """
         if self.fixed is None and self.gates is not None and not torch.is_grad_enabled():
             return
@@ -126,7 +126,7 @@ class HardAttention(nn.Module):
         return dict(zip(self.sizes, units.split(list(self.sizes.values())), strict=True))
 
     def close(self) -> None:
-        """Drop the gates of the last pass, which keep its graph alive."""
+        """Drop the gates of the last pass, so that its graph is freed."""
         self.gates = None
         self.values.clear()
 
@@ -137,7 +137,7 @@ class HardAttention(nn.Module):
 
 
 class GatedAttachment(Attachment):
-    """An attachment whose parts are multiplied by hard attention. Subclasses add parts and register their hooks."""
+    """An attachment with units gated by hard attention. Subclasses add modules and register their hooks."""
 
     def __init__(self, units: Mapping[str, int], smax: float) -> None:
         super().__init__()

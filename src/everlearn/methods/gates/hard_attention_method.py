@@ -1,4 +1,4 @@
-"""The common part of methods with hard attention: anneal, regularise, protect, save (HAT, arXiv 1801.01423)."""
+"""The base class of methods with hard attention (HAT, arXiv 1801.01423)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HardAttentionMethod(Method):
     """Whether the gates of a learnt domain are exactly 0 or 1."""
 
     units: ClassVar[tuple[str, ...]] = ("output",)
-    """The kinds of units beside which it places something, or which it gates."""
+    """The kinds of units that it gates, or after which it adds modules."""
 
     class Config(MethodConfig):
         smax: float = Field(400.0, gt=1, allow_inf_nan=False)
@@ -61,7 +61,7 @@ class HardAttentionMethod(Method):
     config: Config
     _embeddings = Tensors("embedding/", listed="domains")
     _parts = Tensors("part/")
-    """An embedding for each domain, and the parts."""
+    """The embedding of each domain, and the other parameters of the attachment."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -71,7 +71,7 @@ class HardAttentionMethod(Method):
     # -- what differs from method to method -------------------------------------------------------------------
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """Create the attachment for a model that has learnt, or is learning, some domains; on the default device."""
+        """Create the attachment of a model for this number of domains, on the default device."""
         raise NotImplementedError
 
     def factors(self, stage: Stage, attachment: GatedAttachment, free: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -84,16 +84,15 @@ class HardAttentionMethod(Method):
     # -- hooks ------------------------------------------------------------------------------------------------
 
     def check(self, setting: Setting) -> None:
-        """Refuse other methods that add parameters if the model is frozen, as they would be frozen too."""
         super().check(setting)
         refuse_without_units(self, setting, self.units)
         if self.freezes:
             refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: embedding and parts; in memory their copy, the mask, and the copy of masked parameters.
+        """Return the cost: embedding and other parameters; in memory their copy, the mask, and the masked parameters.
 
-        An embedding is stored for each domain, and of the parts those that belong to one domain.
+        An embedding is stored for each domain, and so are the other parameters that belong to one domain.
         """
         with torch.device("meta"):
             one, two = self.build(model, 1), self.build(model, 2)
@@ -108,7 +107,7 @@ class HardAttentionMethod(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """Attach the parts as they were saved, with a new embedding; protect what earlier domains use."""
+        """Attach the saved parameters with a new embedding, and protect the units that earlier domains use."""
         self._mask = self._taken = None
         attachment = self.build(stage.model, stage.index)
         self._fill(attachment, stage.model)
@@ -121,10 +120,9 @@ class HardAttentionMethod(Method):
             self._mask = Mask(self.factors(stage, attachment, free), self.config.apply_to)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Exclude the embedding from weight decay.
+        """Exclude the embedding from weight decay, which would pull it to 0, where a gate is neither open nor closed.
 
-        Decay would draw every number towards 0, where a gate is neither open nor closed. The papers have none (HAT:
-        plain SGD; the DAS authors: AdamW with 0.0 for all parameters).
+        The papers have none (HAT: plain SGD; the DAS authors: AdamW with 0.0 for all parameters).
         """
         return without_decay(groups, attached(stage.model, self.name).attention.embedding)
 
@@ -141,7 +139,7 @@ class HardAttentionMethod(Method):
         return {"sparsity": self.config.sparsity * regulariser(gates, self._taken)}
 
     def mask(self, stage: Stage) -> Mask | None:
-        """Return the mask of what earlier domains leave free; constant within a domain."""
+        """Return the mask of units that earlier domains use; it is constant within a domain."""
         return self._mask
 
     def after_step(self, stage: Stage) -> None:
@@ -151,7 +149,6 @@ class HardAttentionMethod(Method):
         attention.close()
 
     def detach(self, stage: Stage) -> None:
-        """Keep the embedding of the domain and the parts."""
         attachment = detach(stage.model, self.name)
         attachment.attention.close()
         kept = {name: value.detach().cpu().clone() for name, value in attachment.named_parameters()}
@@ -160,7 +157,7 @@ class HardAttentionMethod(Method):
         self._mask = self._taken = None
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """Attach the parts with the gates of the text's domain; nothing if it has none, or one not learnt yet."""
+        """Attach the parameters with the gates of the text's domain; nothing for text of no learnt domain."""
         if reading.domain not in self._embeddings:
             return model
         number = list(self._embeddings).index(reading.domain) + 1
@@ -174,7 +171,7 @@ class HardAttentionMethod(Method):
         return model
 
     def _fill(self, attachment: GatedAttachment, model: nn.Module) -> None:
-        """Load the saved parts into the attachment; parts that are new to it keep their initial values.
+        """Load the saved parameters into the attachment; new ones keep their initial values.
 
         Raises:
             MethodError: the memory belongs to another model.

@@ -38,7 +38,7 @@ class HAT(HardAttentionMethod):
         Variant(
             "hat_all",
             "HAT-All",
-            "Learnt as HAT, but tested with every gate open: the whole network, and no domain id.",
+            "Trained as HAT, but tested with every gate open, so no domain id is needed.",
             {"test_gates": "open"},
         ),
     )
@@ -69,7 +69,6 @@ class HAT(HardAttentionMethod):
         return replace(own, memory_bytes=own.memory_bytes + held + 4 * len(masked))
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """Create a gate for every unit."""
         return UnitGates(anatomy(model).sites, self.config.smax)
 
     def factors(self, stage: Stage, attachment: GatedAttachment, free: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -83,7 +82,6 @@ class HAT(HardAttentionMethod):
         return dict.fromkeys(shared, nothing) | own
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """Attach the gates of the text's domain, or return the plain model."""
         return model if self.config.test_gates == "open" else super().test_model(model, reading)
 
     @property
@@ -105,7 +103,6 @@ class UnitGates(GatedAttachment):
         self.gated = nn.ModuleList([GatedSite(site, self.attention.values) for site in sites])
 
     def place(self, model: nn.Module) -> None:
-        """Register hooks that gate the input or output of each site's module."""
         super().place(model)
         for gated in self.gated:
             gated.place(model)  # type: ignore[operator]
@@ -119,7 +116,6 @@ class GatedSite(nn.Module):
         self.site, self.values = site, values
 
     def place(self, model: nn.Module) -> None:
-        """Register the hook on the input or output of the module, as the anatomy says."""
         module = model.get_submodule(self.site.module)
         if self.site.where == "input":
             module.register_forward_pre_hook(self.on_input)
@@ -127,11 +123,9 @@ class GatedSite(nn.Module):
             module.register_forward_hook(self.on_output)
 
     def on_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Gate the input; a forward pre-hook."""
         return (self.gated(inputs[0]), *inputs[1:])
 
     def on_output(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Gate the output; a forward hook."""
         return self.gated(output)
 
     def gated(self, activation: Tensor) -> Tensor:

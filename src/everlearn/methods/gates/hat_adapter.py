@@ -48,7 +48,6 @@ class HATAdapter(HardAttentionMethod):
     config: Config
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """Create an adapter after each feed-forward network."""
         return GatedAdapters(feed_forward_outputs(model), self.inner(model), self.config.smax)
 
     def inner(self, model: nn.Module) -> int:
@@ -56,7 +55,6 @@ class HATAdapter(HardAttentionMethod):
         return max(1, hidden_size(model) // self.config.reduction_factor)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """Freeze the model, if configured."""
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
 
@@ -81,7 +79,6 @@ class GatedAdapters(GatedNetworks):
         )
 
     def place(self, model: nn.Module) -> None:
-        """Register a hook on each projection."""
         super().place(model)
         for path, adapter in zip(self.modules_after, self.adapters, strict=True):
             model.get_submodule(path).register_forward_hook(adapter.hook)  # type: ignore[arg-type]
@@ -98,15 +95,12 @@ class GatedAdapter(nn.Module):
 
     @staticmethod
     def units(name: str, hidden: int, inner: int) -> dict[str, int]:
-        """Return the groups of units and their sizes."""
         down = GatedMLP.units(f"{name}.down", (hidden, inner, inner))
         return down | GatedMLP.units(f"{name}.up", (inner, hidden, hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Apply the adapter, [..., H] to [..., H]."""
         changed: Tensor = hidden + self.up(self.down(hidden))
         return changed
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Apply the adapter to the output of the projection; a forward hook."""
         return self.forward(output)

@@ -86,7 +86,6 @@ class ELLE(Method):
     )
     identity: ClassVar[dict[str, Any] | None] = {"add_layers": 0, "add_heads": 0, "prompts": False, "share": 0}
     grows = 2
-    """The model at the end of a domain is another one, with more and wider layers."""
 
     class Config(MethodConfig):
         add_layers: _Amount = 1
@@ -118,14 +117,14 @@ class ELLE(Method):
     _prompts = Tensors(PROMPT, dims=1)
     _lineage = Fact("lineage", list[int])
     _old_text = Nested(REPLAY, at="_replay")
-    """Prompts, which layer descends from which, and old text; within a domain, as it began."""
+    """Prompts, ancestor of each layer in the first model, and old text; within a domain, those at its beginning."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         for option in ("add_layers", "add_heads"):
             amount = getattr(self.config, option)
             if (isinstance(amount, list) and not amount) or min(amount if isinstance(amount, list) else [amount]) < 0:
-                raise MethodError(f"Method 'elle', option '{option}': numbers from 0 upwards (got {amount!r}).")
+                raise MethodError(f"Method 'elle', option '{option}': must be 0 or more (got {amount!r}).")
         self.needs = replace(type(self).needs, old_data=self.config.share > 0, domain_id_test=self.config.prompts)
         self.grows = 1 if self.config.grow_first else type(self).grows
         self._replay = Replay(share=self.config.share, capacity=self.config.capacity)
@@ -135,10 +134,7 @@ class ELLE(Method):
         self._recovers = False
         self._domains: dict[bytes, int] = {}
 
-    # -- what it fits ------------------------------------------------------------------------------------------
-
     def check(self, setting: Setting) -> None:
-        """Require an architecture that can grow, and no other method, as it would depend on the old shapes."""
         super().check(setting)
         kind = config_of(setting.model).model_type
         if kind not in FORMS:
@@ -151,7 +147,7 @@ class ELLE(Method):
         if len(setting.methods) > 1:
             other = next(method for method in setting.methods if method is not self)
             raise MethodError(
-                f"Method 'elle' replaces the model by a larger one, which method '{other.label}' would not know. "
+                f"Method 'elle' replaces the model by a larger one, which method '{other.label}' does not support. "
                 "Remove one of them (elle replays old text itself: `share`)."
             )
         attention = config_of(setting.model)._attn_implementation
@@ -196,7 +192,7 @@ class ELLE(Method):
             self._next_lineage = [lineage[origin] for origin in grown.origins]
             if self.config.recovery > 0:
                 self._recovers = True
-                self._teach(stage.model, prompts)
+                self._set_teacher(stage.model, prompts)
                 Recovery().attach(grown.model, RECOVERY)
             prompts = {name: vector[grown.hidden] for name, vector in prompts.items()}
             stage.model = grown.model
@@ -204,32 +200,29 @@ class ELLE(Method):
             config = config_of(stage.model)
             new = torch.randn(config.hidden_size) * config.initializer_range
             DomainPrompts(torch.stack([*prompts.values(), new])).attach(stage.model, self.name)
-            self._domains = self._whose({name: number for number, name in enumerate(prompts)})
+            self._domains = self._domains_of_stored({name: number for number, name in enumerate(prompts)})
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
-        """Return the domain with old text mixed in."""
         return self._replay.training_data(source, stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Set the domains of the rows for the prompts, and the teacher's features for the head, while it recovers."""
-        rows = self._rows(stage, batch)
+        """Set the domains of the rows for the prompts and, during recovery, the teacher's features for the head."""
+        rows = self._domains_of_rows(stage, batch)
         if rows is not None:
             attached(stage.model, self.name).rows = rows
         weight = self.recovery_weight(stage)
         if weight == 0:
             self._teacher = None
         if self._recovers and weight > 0:
-            features, project = self._taught(stage, batch, rows)
+            features, project = self._teacher_features(stage, batch, rows)
             recovery = attached(stage.model, RECOVERY)
             recovery.lesson = Lesson(features, project, batch["labels"].flatten(), weight, self.config.temperature)
         return {}
 
     def end_domain(self, stage: Stage) -> None:
-        """Store a sample of the text."""
         self._replay.end_domain(stage)
 
     def detach(self, stage: Stage) -> None:
-        """Restore a plain model; keep the prompts."""
         if self.config.prompts:
             vectors = detach(stage.model, self.name).vectors.detach().cpu()
             names = [*(name for name in stage.earlier if name in self._prompts), stage.domain]
@@ -266,28 +259,26 @@ class ELLE(Method):
         return layers[min(growth, len(layers) - 1)], heads[min(growth, len(heads) - 1)]
 
     def _check_memory(self, model: nn.Module) -> None:
-        """Check that lineage and prompts are those of the model that is about to grow.
-
-        Raises:
-            MethodError: they are not.
-        """
+        """Raise ``MethodError`` if lineage or prompts do not fit the model."""
         config, layers = config_of(model), len(self._lineage)
         if layers and (layers != config.num_hidden_layers or not all(0 <= at < layers for at in self._lineage)):
             why = f"a lineage of {layers} layers, and the model has {config.num_hidden_layers}"
         elif wrong := [name for name, prompt in self._prompts.items() if len(prompt) != config.hidden_size]:
-            why = f"a prompt of '{wrong[0]}' that is not {config.hidden_size} wide, as the model is"
+            why = f"a prompt of '{wrong[0]}' that does not have the model's {config.hidden_size} features"
         else:
             return
         raise MethodError(f"Method 'elle' remembers {why}. Its memory belongs to another model.")
 
-    def _teach(self, model: nn.Module, prompts: dict[str, Tensor]) -> None:
-        """Make the model before its growth, with its prompts, the teacher; it is not needed otherwise."""
+    def _set_teacher(self, model: nn.Module, prompts: dict[str, Tensor]) -> None:
+        """Use the model before its growth, with its prompts, as the teacher."""
         self._teacher = model.requires_grad_(False).eval()
         self._teacher_domains = tuple(prompts)
         if prompts:
             DomainPrompts(torch.stack(list(prompts.values()))).attach(model, self.name)
 
-    def _taught(self, stage: Stage, batch: Batch, rows: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    def _teacher_features(
+        self, stage: Stage, batch: Batch, rows: Tensor | None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Return the inputs of the teacher's vocabulary projection at each label, [N, H], and that projection."""
         teacher = self._teacher
         head = output_head(teacher) if teacher is not None else None
@@ -306,8 +297,8 @@ class ELLE(Method):
             handle.remove()
         return seen[0], projection(head, logit_cap(teacher), logit_bias(teacher))
 
-    def _whose(self, numbers: dict[str, int]) -> dict[bytes, int]:
-        """Return digest → domain number for each stored block, as a batch does not contain the origin of its rows."""
+    def _domains_of_stored(self, numbers: dict[str, int]) -> dict[bytes, int]:
+        """Return digest → domain number of each stored block, by which replayed rows of a batch are recognised."""
         memory = self._replay.memory()
         if not memory:
             return {}
@@ -315,8 +306,8 @@ class ELLE(Method):
         pairs = zip(kept.blocks, kept.domains, strict=True)
         return {_digest(block["input_ids"]): numbers[domain] for block, domain in pairs if domain in numbers}
 
-    def _rows(self, stage: Stage, batch: Batch) -> Tensor | None:
-        """Return the domain number of each row, [B] on the CPU; this domain's is the last."""
+    def _domains_of_rows(self, stage: Stage, batch: Batch) -> Tensor | None:
+        """Return the domain number of each row, [B] on the CPU; that of the current domain is the last."""
         if not self.config.prompts:
             return None
         plain = batch.get("plain_ids", batch["input_ids"]).cpu().numpy()

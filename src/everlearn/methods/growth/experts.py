@@ -16,7 +16,7 @@ from everlearn.methods.engine.attachment import Attachment
 from everlearn.model.structure import architecture_of
 
 TOKENS_TO = 64
-"""An expert reads a multiple of this number of tokens, as on a CPU every new matrix shape is compiled and kept."""
+"""An expert reads a multiple of this number of tokens, because a CPU compiles and caches every new matrix shape."""
 
 
 def feed_forward_networks(model: nn.Module, label: str) -> list[str]:
@@ -34,8 +34,8 @@ def feed_forward_networks(model: nn.Module, label: str) -> list[str]:
         network = "" if block is None or stack.more else block.output.rpartition(".")[0]
         if block is None or not network or not all(path.startswith(f"{network}.") for path in block.inputs):
             raise MethodError(
-                f"Method '{label}' puts experts beside each feed-forward network, which is no module of its own in "
-                f"'{type(model).__name__}'. Choose GPT-2, GPT-NeoX, Llama or their like, T5, DistilBERT or ModernBERT "
+                f"Method '{label}' adds experts to each feed-forward network, which is not a separate module in "
+                f"'{type(model).__name__}'. Choose a model like GPT-2, GPT-NeoX or Llama, T5, DistilBERT or ModernBERT "
                 "(`model.path`), or 'moe_lora'."
             )
     return [site.module.rpartition(".")[0] for site in feed_forward_outputs(model)]
@@ -75,16 +75,16 @@ class ExpertLayer(nn.Module):
         mixed = output.flatten(0, -2) * gates[:, :1]
         counts = (gates[:, 1:] > 0).sum(0).tolist()  # together, to synchronise with the device only once
         for gate, count, expert in zip(gates[:, 1:].unbind(1), counts, self.experts, strict=True):
-            read = _read(gate, count)
-            said = expert(tokens[read]) * gate[read, None]
-            mixed = mixed.index_add(0, read, said.to(mixed.dtype))
+            routed = _routed(gate, count)
+            changes = expert(tokens[routed]) * gate[routed, None]
+            mixed = mixed.index_add(0, routed, changes.to(mixed.dtype))
         return mixed.view_as(output)
 
 
-def _read(gate: Tensor, count: int) -> Tensor:
-    """Return the indices of the tokens that an expert reads: the `count` with a gate, rounded up with others.
+def _routed(gate: Tensor, count: int) -> Tensor:
+    """Return the indices of the `count` tokens with a gate, and of others up to the next multiple of `TOKENS_TO`.
 
-    So every expert takes part in the backward pass, as DDP requires.
+    At least one multiple is read, so that every expert takes part in the backward pass, as DDP requires.
     """
     rounded = -(-max(1, count) // TOKENS_TO) * TOKENS_TO
     return (gate > 0).to(torch.int8).argsort(descending=True, stable=True)[:rounded]
@@ -111,7 +111,6 @@ class GrowingExperts(Attachment):
         )
 
     def place(self, model: nn.Module) -> None:
-        """Register hooks on the feed-forward networks."""
         for path, layer in zip(self.networks, self.layers, strict=True):
             model.get_submodule(path).register_forward_hook(layer.hook)  # type: ignore[arg-type]
 

@@ -36,7 +36,7 @@ NewLayers = Literal["copy", "identity"]
 
 @dataclass(frozen=True)
 class Form:
-    """Facts about an architecture that growth needs, beyond its anatomy.
+    """Properties of an architecture that growth needs, beyond its anatomy.
 
     Attributes:
         last_norm: path of the normalisation before the vocabulary projection.
@@ -82,7 +82,7 @@ def form_of(model: nn.Module) -> Form:
     """
     kind = config_of(model).model_type
     if kind not in FORMS:
-        raise ModelError(f"A '{kind}' model cannot be grown; those that can are {', '.join(sorted(FORMS))}.")
+        raise ModelError(f"A '{kind}' model cannot be grown; supported are {', '.join(sorted(FORMS))}.")
     return FORMS[kind]
 
 
@@ -177,8 +177,8 @@ def grow(
     form, known = form_of(model), anatomy(model)
     if new_layers == "identity" and layers and not form.pre_norm:
         raise ModelError(
-            f"New layers of a '{config_of(model).model_type}' model cannot be identities: it normalises the sum after "
-            "each block. Let them be copies."
+            f"New layers of a '{config_of(model).model_type}' model cannot be identities, because it normalises the "
+            "sum after each block. Use copies."
         )
     old: Any = model
     origins, config = _origins(model, layers), grown_config(model, layers, heads)
@@ -186,8 +186,11 @@ def grow(
     hidden = copy_map(old.config.hidden_size, config.hidden_size)
     stack = f"{old.base_model_prefix}.{architecture_of(old).stacks[0].layers}"
     weights = dict(old.named_parameters(remove_duplicate=False))
-    units = [_units(old, known, f"{stack}.{layer}.", heads, _neurons(grown)) for layer in origins]
-    silent = _writers(known) if new_layers == "identity" else set()
+    neurons = next(site.units for site in anatomy(grown).sites if site.kind == "neuron")
+    units = [_units(old, known, f"{stack}.{layer}.", heads, neurons) for layer in origins]
+    # Projections that write to the hidden state: after the heads and after the neurons.
+    writers = {site.module for site in known.sites if site.kind in ("head", "output")}
+    silent = writers if new_layers == "identity" else set()
     for name, parameter in grown.named_parameters():
         source, copied = name, False
         maps: Maps = {}
@@ -257,12 +260,13 @@ def _units(model: nn.Module, known: Anatomy, prefix: str, heads: int, neurons: i
     """Return how the heads and neurons of one layer are copied."""
     maps: dict[tuple[str, Literal["read", "write"]], Tensor] = {}
     before = key_value_heads(model)
-    for site in (site for site in known.sites if site.module.startswith(prefix)):
+    sites = [site for site in known.sites if site.module.startswith(prefix)]
+    for site in sites:
         if site.kind == "head":
             chosen = copy_map(before, before + heads)
         elif site.kind == "neuron":
             chosen = copy_map(site.units, neurons)
-            maps[_writer(known, prefix), "read"] = chosen
+            maps[next(other.module for other in sites if other.kind == "output"), "read"] = chosen
         else:
             continue
         for owned in site.owned:
@@ -281,19 +285,6 @@ def _entries(owned: Owned, site: Site, chosen: Tensor) -> Tensor:
     return torch.cat([entries + tile * groups * owned.each for tile in range(owned.tile)])
 
 
-def _writer(known: Anatomy, prefix: str) -> str:
-    return next(site.module for site in known.sites if site.kind == "output" and site.module.startswith(prefix))
-
-
-def _writers(known: Anatomy) -> set[str]:
-    """Return the projections that write to the hidden state: after the heads and after the neurons."""
-    return {site.module for site in known.sites if site.kind in ("head", "output")}
-
-
 def _origins(model: nn.Module, layers: Sequence[int]) -> tuple[int, ...]:
     """Return the old layer of each new one; copies follow their original."""
     return tuple(i for i in range(config_of(model).num_hidden_layers) for _ in range(1 + list(layers).count(i)))
-
-
-def _neurons(model: nn.Module) -> int:
-    return next(site.units for site in anatomy(model).sites if site.kind == "neuron")

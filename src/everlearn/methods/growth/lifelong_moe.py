@@ -74,7 +74,7 @@ class LifelongMoE(Method):
         """Train only new experts and their gating."""
 
     config: Config
-    _learnt = ByDomain(alike=False)  # experts and rows of each domain, under numbers of their own
+    _learnt = ByDomain(alike=False)  # experts and rows of each domain; their names contain a number
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -82,21 +82,20 @@ class LifelongMoE(Method):
         self._teacher: nn.Module | None = None
 
     def check(self, setting: Setting) -> None:
-        """Require feed-forward networks, and refuse other methods that add parameters."""
         super().check(setting)
         feed_forward_networks(setting.model, self.label)
         for other in setting.methods:
             if other is not self and (other.needs.extra_parameters or other.grows):
                 raise MethodError(
-                    f"Method '{self.label}' adds experts to a plain model, and method '{other.label}' adds parameters "
-                    "of its own. Remove one of them from `method`."
+                    f"Method '{self.label}' adds experts to a plain model, but method '{other.label}' adds other "
+                    "parameters. Remove one of them from `method`."
                 )
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of the experts of a domain.
 
-        Memory includes the experts of one earlier domain twice, in the model and in the teacher; each further domain
-        adds as many.
+        Memory is for one earlier domain, whose experts are in the model and in the teacher; each further domain adds as
+        much.
         """
         linears = [path for path, one in anatomy(model).linears.items() if one.component.startswith("feed_forward")]
         one = sum(parameter.numel() for path in linears for parameter in model.get_submodule(path).parameters())
@@ -118,7 +117,6 @@ class LifelongMoE(Method):
             self._teacher = teacher_of(stage)
 
     def attach(self, stage: Stage) -> None:
-        """Attach new experts beside the old ones."""
         self._with_experts(stage.model, list(self._learnt.values()), new=True)
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
@@ -133,11 +131,9 @@ class LifelongMoE(Method):
         return {} if losses is None else {"outputs": self.config.weight * row_means(losses, batch["labels"])}
 
     def end_domain(self, stage: Stage) -> None:
-        """Drop the teacher."""
         self._teacher = None
 
     def detach(self, stage: Stage) -> None:
-        """Keep the new experts, and restore a plain model."""
         self._learnt[stage.domain] = learnt_by(dict(detach(stage.model, self.name).named_parameters()))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:

@@ -55,14 +55,11 @@ class Recovery(Attachment):
         self.bias: Tensor | None = None
 
     def place(self, model: nn.Module) -> None:
-        """Register a hook on the vocabulary projection."""
         head = output_head(model)
         if head is None:
-            raise ModelError(f"'{type(model).__name__}' has no vocabulary head to learn from a teacher at.")
-        self.cap, self.bias = (
-            logit_cap(model),
-            logit_bias(model),
-        )  # read here, as the objective hides both during a pass
+            raise ModelError(f"'{type(model).__name__}' has no vocabulary head, so it cannot learn from a teacher.")
+        # Read here, because the objective hides both during a pass.
+        self.cap, self.bias = logit_cap(model), logit_bias(model)
         head.register_forward_hook(self._mix)
 
     def _mix(self, head: nn.Module, args: tuple[Tensor, ...], losses: Tensor) -> Tensor | None:
@@ -93,11 +90,11 @@ def kl_per_row(
             size of the objective.
     """
 
-    def part(ours: Tensor, theirs: Tensor) -> Tensor:
-        logits = project(ours).float() / temperature
+    def part(student: Tensor, teacher: Tensor) -> Tensor:
+        new = F.log_softmax(project(student).float() / temperature, -1)
         with torch.no_grad():
-            wanted = F.log_softmax(teach(theirs).float() / temperature, -1)
-        return temperature**2 * F.kl_div(F.log_softmax(logits, -1), wanted, reduction="none", log_target=True).sum(-1)
+            old = F.log_softmax(teach(teacher).float() / temperature, -1)
+        return temperature**2 * F.kl_div(new, old, reduction="none", log_target=True).sum(-1)
 
     if rows is None:
         with torch.no_grad():
@@ -105,4 +102,4 @@ def kl_per_row(
     if len(student) <= rows:
         return part(student, teacher)
     pairs = zip(student.split(rows), teacher.split(rows), strict=True)
-    return torch.cat([checkpoint(part, ours, theirs, use_reentrant=False) for ours, theirs in pairs])
+    return torch.cat([checkpoint(part, *pair, use_reentrant=False) for pair in pairs])

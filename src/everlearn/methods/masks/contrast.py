@@ -21,10 +21,9 @@ def contrasted(rows: int, fraction: float) -> int:
 def paired(full: Tensor, again: Tensor, pair: Pair = "correct") -> tuple[Tensor, Tensor]:
     """Return anchors and their positives from two representations of the same texts in the same order, [n, H] each.
 
-    `interleaved` is as in the released code: it stacks the two copies after each other (the copies of a text are n rows
-    apart) and takes adjacent rows as pairs, so that with two or more texts the positive of an anchor is hardly ever its
-    own text. Its loss is defined on (positive, anchor, previous) and called with (first, second, previous): the second
-    is the anchor.
+    `interleaved` reproduces the released code: it concatenates the two copies, in which a text and its copy are n rows
+    apart, but pairs adjacent rows, so that with two or more texts the positive of an anchor is hardly ever the same
+    text. The second row of a pair is the anchor.
     """
     if pair == "correct":
         return full, again

@@ -73,7 +73,7 @@ class DAS(Method):
     _importance = Tensors("accumulated/")
     _learnt = Fact("domains", list[str], beside="_importance")
     _measured_before = Fact[int | None]("measured_before", lambda: None, of=int | None)
-    """Importance for general knowledge, the accumulated importance, and the domains that are in it."""
+    """Importance for general knowledge; the accumulated importance, and the domains in it."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -92,22 +92,17 @@ class DAS(Method):
         return self.config.strength > 0 or self._gated
 
     def check(self, setting: Setting) -> None:
-        """Check the requirements of the options.
-
-        The contrastive loss needs representations of texts, the mask a trainable model, the proxy dropout, and Wiki+KL
-        and Wiki+MLM a general corpus.
-        """
         super().check(setting)
         options = self.config
         if options.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
-                f"Method '{self.label}', option 'contrast': it compares representations of whole texts, but an "
-                "encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
+                f"Method '{self.label}', option 'contrast': the loss compares representations of complete texts, but "
+                "an encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
             )
         if self._gated and options.contrast_kind == "specific" and options.anchor == "masked":
             raise MethodError(
-                f"Method '{self.label}', option 'anchor': with `contrast_kind: specific` both representations are "
-                "gated, which the masked pass of the loss is not. Set `anchor: plain`."
+                f"Method '{self.label}', option 'anchor': with `contrast_kind: specific` both representations must be "
+                "gated, but the masked pass of the loss is not. Set `anchor: plain`."
             )
         if not self._important:
             return
@@ -143,9 +138,9 @@ class DAS(Method):
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: maps and mask with one number per unit, the copy of the masked parameters, and extra rows.
 
-        There are three extra rows per row; two if one of them is the batch's own pass (plain text, ``anchor: masked``)
-        or nothing is gated. A new map and its sums are held while it is measured. The proxy for general importance
-        takes two passes over ``samples``.
+        There are three extra rows per row; two if the batch's own pass replaces one (plain text, ``anchor: masked``) or
+        nothing is gated. While importance is measured, a new map and its sums are held. The proxy for general
+        importance takes two passes over ``samples``.
         """
         options, layout = self.config, anatomy(model)
         extra = 0.0
@@ -244,7 +239,7 @@ class DAS(Method):
     # -- the mask ---------------------------------------------------------------------------------------------
 
     def mask(self, stage: Stage) -> Mask | None:
-        """Return 1 − strength · I for every parameter of a unit; constant within a domain."""
+        """Return 1 − strength · I for every parameter of a unit; it is constant within a domain."""
         return self._mask
 
     def _sites(self, layout: Anatomy) -> tuple[Site, ...]:
@@ -253,10 +248,9 @@ class DAS(Method):
     # -- the contrast -----------------------------------------------------------------------------------------
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Return unmasked rows for the contrastive loss.
+        """Return unmasked rows for the contrastive loss: the text, another dropout sample of it, and the gated text.
 
-        They are the text, the text under another dropout, and the text gated by importance. The text itself is in the
-        batch already unless the objective masked it.
+        The first is in the batch already, unless the objective masked it.
         """
         if not self.config.contrast:
             return []
@@ -279,8 +273,8 @@ class DAS(Method):
             inputs, rows = self._contrasted(stage, batch), len(hidden[0])
             with torch.no_grad(), row_gates(stage.model, [(rows, self._importance)]):
                 hidden.append(stage.objective.hidden(stage.model, inputs))
-        read = counted(batch)
-        full, again, *gated = [mean_state(state, None if read is None else read[: len(state)]) for state in hidden]
+        real = counted(batch)
+        full, again, *gated = [mean_state(state, None if real is None else real[: len(state)]) for state in hidden]
         full, again = paired(full, again, self.config.pair)
         previous = gated[0] if gated else None
         loss = contrast(full, again, previous, self.config.temperature, self.config.gather_grad)
@@ -299,7 +293,6 @@ class DAS(Method):
     # -- state ------------------------------------------------------------------------------------------------
 
     def importance(self) -> UnitImportance | None:
-        """Return the importance for general knowledge and the accumulated one."""
         if not self._importance:
             return None
         return UnitImportance(self._general, self._importance, self.config.normalise, self.config.accumulate)

@@ -33,15 +33,16 @@ class DASConfig(MethodConfig):
     samples: int = Field(10_000, ge=1)
     """Blocks for measuring importance, at most one pass over the domain."""
     general: Literal["proxy", "corpus_kl", "corpus_loss", "none"] = "proxy"
-    """Importance for general knowledge, before the first domain: by the paper's proxy on the text of that domain; by
-    the proxy, or the training loss, on the recipe's general corpus (the paper's Wiki+KL and Wiki+MLM); or none."""
+    """How importance for general knowledge is measured before the first domain: `proxy`, the paper's proxy on the text
+    of that domain; `corpus_kl` or `corpus_loss`, the proxy or the training loss on the recipe's general corpus (the
+    paper's Wiki+KL and Wiki+MLM); or not at all."""
     accumulate: bool = True
     """Accumulate importance for general knowledge and every earlier domain. Otherwise only general knowledge counts,
     measured again before each domain."""
     scores: Literal["measured", "random"] = "measured"
     """Source of raw importance; `random` samples it from U(0, 1) instead of measuring it."""
     reduce: Reduce = "abs_per_sample"
-    """From gradients to raw importance: the mean over samples of |∂L/∂g|; the sum of signed gradients (D2); or a sum in
+    """Raw importance from gradients: the mean over samples of |∂L/∂g|; the sum of signed gradients (D2); or a sum in
     which the first batches count most, because gradients are never zeroed (D3)."""
     normalise: Normalisation = "tanh_abs"
     """Normalisation of importance to [0, 1): the paper's |tanh(z)| also protects the least important units; `relu_tanh`
@@ -55,7 +56,7 @@ class DASConfig(MethodConfig):
     proxy_input: Text = "plain"
     """Text for the proxy: unmasked, or as the objective masks it (D10)."""
     proxy_output: Representation = "hidden"
-    """What the proxy compares: last hidden states, or logits (a whole vocabulary for every token)."""
+    """What the proxy compares: last hidden states, or logits (over the vocabulary for every token)."""
     proxy_softmax: Softmax = "features"
     """Axis of the distributions of the proxy's divergence; the released code uses the sequence (D9)."""
 
@@ -63,9 +64,9 @@ class DASConfig(MethodConfig):
     contrast: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Weight of the contrastive loss; 0 disables it, and its extra rows in each pass."""
     contrast_kind: Literal["full", "specific", "simcse"] = "full"
-    """The two representations of a text, and their negatives. `full`: of the whole network, against the one gated by
-    importance I (the paper). `specific`: gated by 1 − I, against that one. `simcse`: of the whole network, against
-    other texts only."""
+    """The two representations of a text, and their negatives. `full`: of the full network, against those gated by
+    importance I (the paper). `specific`: gated by 1 − I, against the same. `simcse`: of the full network, against other
+    texts only."""
     contrast_fraction: float = Field(1.0, gt=0, le=1)
     """Share of each batch in the contrastive loss (2 rows at least); the paper uses the whole batch."""
     temperature: float = Field(0.05, gt=0)
@@ -112,37 +113,37 @@ VARIANTS = (
     Variant(
         "das_without_soft_mask",
         "DAS (w/o softmask)",
-        "No mask, and nothing gated in the contrast: plain training with SimCSE between texts.",
+        "No mask, and no gated representations in the contrastive loss: plain training with SimCSE.",
         {"strength": 0, "contrast_kind": "simcse"},
     ),
     Variant(
         "das_random",
         "DAS (random)",
-        "All importance is random, drawn anew wherever DAS would measure it, for the mask and for the contrast.",
+        "All importance is random, sampled wherever DAS would measure it, for mask and contrastive loss.",
         {"scores": "random"},
     ),
     Variant(
         "das_without_contrast",
         "DAS (w/o contrast)",
-        "The soft-mask alone.",
+        "The soft-mask only.",
         {"contrast": 0},
     ),
     Variant(
         "das_domain_specific",
         "DAS (domain-specific)",
-        "The contrast takes a text's representations from the network gated by 1 − I instead of from the full one.",
+        "The contrastive loss represents texts by the network gated by 1 − I instead of the full one.",
         {"contrast_kind": "specific"},
     ),
     Variant(
         "das_wiki_mlm",
         "DAS (Wiki+MLM)",
-        "Importance for general knowledge is that for the training loss on the recipe's general corpus.",
+        "Importance for general knowledge is measured by the training loss on the recipe's general corpus.",
         {"general": "corpus_loss"},
     ),
     Variant(
         "das_wiki_kl",
         "DAS (Wiki+KL)",
-        "Importance for general knowledge is the dropout proxy's, measured on the recipe's general corpus.",
+        "Importance for general knowledge is measured by the dropout proxy on the recipe's general corpus.",
         {"general": "corpus_kl"},
     ),
     Variant(

@@ -1,8 +1,8 @@
 """Compute weight gradients for the kept rows of a linear layer only; those that a row mask removes are skipped.
 
-With y = x Wᵀ the gradient is dW = dYᵀ X, [d_out, d_in]. With a mask that is known at the end of the forward pass only
-dW[kept] = dY[:, kept]ᵀ X must be computed: the same numbers, at (1 − T) of a third of the arithmetic of a training
-step.
+With y = x Wᵀ the gradient is dW = dYᵀ X, [d_out, d_in], a third of the arithmetic of a training step. If the mask is
+known at the end of the forward pass, only dW[kept] = dY[:, kept]ᵀ X is computed: the same numbers for a share 1 − T of
+the cost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class KeptRows:
 
 
 class _RowGradient(torch.autograd.Function):
-    """The identity of y; its backward pass also gives `weight` the gradient dY[:, kept]ᵀ X in its kept rows."""
+    """The identity of y; its backward pass also computes the gradient of `weight`, dY[:, kept]ᵀ X in its kept rows."""
 
     @staticmethod
     def forward(
@@ -82,8 +82,8 @@ class _RowGradient(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (inputs,) = ctx.saved_tensors
         kept, dim = ctx.plan.get(ctx.path), int(ctx.transposed)
-        outwards, inwards = gradient.flatten(0, -2), inputs.flatten(0, -2).to(gradient.dtype)
-        few = outwards if kept is None else outwards.index_select(1, kept)
-        rows = (inwards.T @ few if ctx.transposed else few.T @ inwards).to(ctx.dtype)
-        whole = rows if kept is None else rows.new_zeros(ctx.shape).index_copy_(dim, kept, rows)
-        return gradient, None, whole, None, None, None
+        dy, x = gradient.flatten(0, -2), inputs.flatten(0, -2).to(gradient.dtype)
+        dy = dy if kept is None else dy.index_select(1, kept)
+        rows = (x.T @ dy if ctx.transposed else dy.T @ x).to(ctx.dtype)
+        dw = rows if kept is None else rows.new_zeros(ctx.shape).index_copy_(dim, kept, rows)
+        return gradient, None, dw, None, None, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
@@ -58,15 +57,16 @@ class MIGU(Method):
         Variant(
             "migu_released",
             "MIGU (released)",
-            "As the authors' code for full fine-tuning: gradients are masked, rows below a quantile, in the vocabulary "
-            "head and the embeddings tied to it too.",
+            "As in the authors' code for full fine-tuning: gradients are masked, for rows below a quantile, also of "
+            "the "
+            "vocabulary head and embeddings that are tied to it.",
             {"apply_to": "gradient", "rule": "quantile", "components": (*PROJECTIONS, "head")},
         ),
         Variant(
             "migu_kept_rows",
             "MIGU (kept rows)",
-            "Each micro-batch chooses its own rows when its forward pass ends, and the gradient of the other rows is "
-            "never computed. Without accumulation it is the published rule, with accumulation it is not.",
+            "Each micro-batch selects its own rows at the end of its forward pass, and gradients of the other rows are "
+            "not computed. This equals the published rule only without gradient accumulation.",
             {"apply_to": "gradient", "gradient_of": "kept-rows"},
         ),
     )
@@ -75,8 +75,8 @@ class MIGU(Method):
         threshold: float = Field(0.7, ge=0, lt=1)
         """Share of rows that are masked in each step; 0 is plain training."""
         selector: Selector = "magnitude"
-        """Score that ranks rows: outputs (as in the paper), weights, gradients, or random (its Table 11, which defines
-        none of these three: here Σ|w| and Σ|g| of a row, and new random scores at each step)."""
+        """Score that ranks rows: outputs (as in the paper); or weights, gradients or random scores, which its Table 11
+        names without a definition: here Σ|w| or Σ|g| of a row, or new random scores at each step."""
         components: tuple[Part, ...] = Field(PROJECTIONS, min_length=1)
         """Which layers are masked (its Table 5): projections of attention and feed-forward networks; `head` adds the
         vocabulary head, and tied embeddings."""
@@ -112,7 +112,6 @@ class MIGU(Method):
         self._active = False
 
     def check(self, setting: Setting) -> None:
-        """Require a trainable linear layer, and plain layers if only kept rows are computed."""
         super().check(setting)
         refuse_frozen_model(self, setting, low_rank=True)
         if not _layers(setting.model, anatomy(setting.model), self.config.components):
@@ -126,13 +125,13 @@ class MIGU(Method):
     def _check_kept_rows(self, setting: Setting) -> None:
         what = f"Method '{self.label}', option 'gradient_of': kept-rows"
         if self.config.selector != "magnitude" or "head" in self.config.components:
-            raise MethodError(f"{what} chooses by the outputs of projections. Set it to all-rows.")
+            raise MethodError(f"{what} selects rows by the outputs of projections only. Set it to all-rows.")
         if setting.has_peft or any(other.freezes for other in setting.methods):
-            raise MethodError(f"{what} is for models without adapters, whose gradients are small. Set it to all-rows.")
+            raise MethodError(f"{what} saves nothing with adapters, whose gradients are small. Set it to all-rows.")
         for other in setting.methods:
             if overrides(other, "transforms"):
                 raise MethodError(
-                    f"{what} does not work with '{other.label}', which changes the weights that it reads."
+                    f"{what} does not work with '{other.label}', which changes the weights of the forward pass."
                 )
 
     def cost(self, model: nn.Module) -> Cost:
@@ -166,7 +165,7 @@ class MIGU(Method):
             }
             raise MethodError(
                 f"Method '{self.label}', option 'components': no {' or '.join(self.config.components)} is trained. "
-                f"What is trained: {', '.join(part for part in PROJECTIONS if part in others) or 'no projection'}."
+                f"Trained are: {', '.join(part for part in PROJECTIONS if part in others) or 'no projections'}."
             )
         if not self._active:
             return
@@ -178,16 +177,13 @@ class MIGU(Method):
             self._handles.append(stage.model.register_forward_hook(self._choose))
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Set which positions of the next pass belong to the batch, so that views of other methods are not counted."""
+        """Set which positions of the next pass are counted: those of the batch, not views of other methods."""
         if self._magnitude is not None:
             self._plan = {}
             self._magnitude.rows, self._magnitude.labels = len(batch["labels"]), batch["labels"].numel()
-            self._magnitude.positions = {} if self.config.count_padding else self._text(batch)
+            masks = {} if self.config.count_padding else where_text_is(batch)
+            self._magnitude.positions = {path: masks[kind] for path, kind in self._layers.items() if kind in masks}
         return {}
-
-    def _text(self, batch: Batch) -> dict[str, Tensor]:
-        masks = where_text_is(batch)
-        return {path: masks[tokens] for path, tokens in self._layers.items() if tokens in masks}
 
     def _choose(self, *_: Any) -> None:
         """Choose the rows to keep at the end of a counted pass; later passes (references, views) keep all rows."""
@@ -211,15 +207,14 @@ class MIGU(Method):
             magnitude, select = self._magnitude, self.config.selector
             scores = magnitude.pop() if magnitude is not None else SELECTORS[select](stage, self._units)
             kept = keep_largest(scores, self.config.threshold, self.config.rule)
-        return Mask(dict(self._factors(stage, kept)), self.config.apply_to)
-
-    def _factors(self, stage: Stage, kept: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        for path, rows in kept.items():
-            for name, parameter, dim in rows_of(stage.model, path, self.config.mask_bias):
-                yield name, rows.view([-1 if at == dim else 1 for at in range(parameter.dim())])
+        factors = {
+            name: rows.view([-1 if at == dim else 1 for at in range(parameter.dim())])
+            for path, rows in kept.items()
+            for name, parameter, dim in rows_of(stage.model, path, self.config.mask_bias)
+        }
+        return Mask(factors, self.config.apply_to)
 
     def detach(self, stage: Stage) -> None:
-        """Remove the hooks."""
         self._close()
 
     def _close(self) -> None:
@@ -232,17 +227,17 @@ class MIGU(Method):
         self._handles, self._plan, self._moved = [], {}, {}
 
 
-def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, Tokens]:
+def _layers(model: nn.Module, layout: Anatomy, components: tuple[Part, ...]) -> dict[str, Tokens]:
     """Return the paths of the layers to mask, and the tokens of their positions (:attr:`Projection.tokens`)."""
     beside = low_rank_beside(model)
     layers: dict[str, Tokens] = {
-        beside.get(path, path): each.tokens for path, each in found.linears.items() if each.component in components
+        beside.get(path, path): each.tokens for path, each in layout.linears.items() if each.component in components
     }
-    if "head" in components and found.head:
-        head = model.get_submodule(found.head)
-        # The head of an encoder is computed at labels only, before its last layer too, and has no padding.
+    if "head" in components and layout.head:
+        head = model.get_submodule(layout.head)
+        # All layers of an encoder's head are computed at labels only, so they see no padding.
         layers |= {
-            f"{found.head}.{name}".rstrip("."): "answer"
+            f"{layout.head}.{name}".rstrip("."): "answer"
             for name, module in head.named_modules()
             if isinstance(module, nn.Linear)
         }

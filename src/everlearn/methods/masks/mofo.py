@@ -73,9 +73,9 @@ class MoFO(Method):
         if self.config.fraction == 1:
             return None
         if stage.optimizer is None:
-            raise MethodError(f"Method '{self.label}' reads the optimizer's momentum, and there is no optimizer yet.")
-        found = self._filtered(stage.model).items()
-        return Mask({name: partial(self._filter, stage.optimizer, parameter) for name, parameter in found})
+            raise MethodError(f"Method '{self.label}' reads the optimizer's momentum, but there is no optimizer yet.")
+        filtered = self._filtered(stage.model).items()
+        return Mask({name: partial(self._filter, stage.optimizer, parameter) for name, parameter in filtered})
 
     def _filtered(self, model: nn.Module) -> dict[str, nn.Parameter]:
         return {
@@ -106,8 +106,8 @@ class MoFO(Method):
         if group.get("momentum") == 0 and not any(isinstance(value, Tensor) for value in state.values()):
             return parameter.grad  # gradient descent without momentum: m_t = g_t
         raise MethodError(
-            f"Method '{self.label}' filters by the optimizer's first moment, and {type(optimizer).__name__} keeps none "
-            "that can be read. Set `train.optim` to adamw_torch."
+            f"Method '{self.label}' filters by the optimizer's first moment, and {type(optimizer).__name__} stores "
+            "none that can be read. Set `train.optim` to adamw_torch."
         )
 
 

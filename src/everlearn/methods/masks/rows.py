@@ -1,7 +1,4 @@
-"""Rows of linear layers: their parameters, their selection by scores, and scores other than outputs.
-
-The other scores are named, but not defined, in Table 11 of arXiv 2406.17245.
-"""
+"""Rows of linear layers: their parameters, their selection by scores, and scores other than outputs."""
 
 from __future__ import annotations
 
@@ -119,15 +116,15 @@ def by_gradient(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _sums(stage: Stage, units: Sequence[str], of: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    scores: dict[str, Tensor] = {}
     for unit in units:
         for _, parameter, dim in rows_of(stage.model, unit, bias=False):
             values = of(parameter)
             if values is None:
                 values = torch.zeros_like(parameter)
             sums = whole(values.abs().sum(1 - dim, dtype=torch.float32))
-            found[unit] = found[unit] + sums if unit in found else sums
-    return found
+            scores[unit] = scores[unit] + sums if unit in scores else sums
+    return scores
 
 
 SELECTORS: dict[str, Callable[[Stage, Sequence[str]], dict[str, Tensor]]] = {

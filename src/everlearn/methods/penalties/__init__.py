@@ -7,4 +7,3 @@ ends and stored as memory; the penalty is computed in each step from the local p
 """
 
 KINDS = ("prior-focused",)
-"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

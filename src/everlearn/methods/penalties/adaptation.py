@@ -1,4 +1,4 @@
-"""The common part of adaptation methods: a penalty on the weights, and a frozen copy of the earlier model."""
+"""The base class of methods with a penalty on the weights and a frozen copy of the earlier model."""
 
 from __future__ import annotations
 
@@ -56,16 +56,12 @@ class Adaptation(Method):
         return self._teacher
 
     def check(self, setting: Setting) -> None:
-        """Refuse settings that the penalty does not support."""
         super().check(setting)
         self.weights.label = self.label
         self.weights.check(replace(setting, methods=tuple(m for m in setting.methods if m is not self)))
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of the penalty, plus a copy of the model and its forward pass.
-
-        The copy is dropped before importance is measured.
-        """
+        """Return the cost of the penalty, plus the teacher (dropped before measurements) and its forward pass."""
         beside = self.weights.cost(model)
         if not self.has_teacher:
             return beside
@@ -78,20 +74,16 @@ class Adaptation(Method):
         )
 
     def begin_domain(self, stage: Stage) -> None:
-        """Begin the domain of the penalty, and create the teacher."""
         self.weights.begin_domain(stage)
         if self.has_teacher:
             self._teacher = teacher_of(stage)
 
     def begin_training(self, stage: Stage) -> None:
-        """Place the penalty beside the parameters."""
         self.weights.begin_training(stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Compute the penalty before the pass."""
         return self.weights.before_forward(stage, batch)
 
     def end_domain(self, stage: Stage) -> None:
-        """Drop the teacher, and protect the current weights."""
         self._teacher = None
         self.weights.end_domain(stage)

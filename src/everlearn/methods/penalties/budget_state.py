@@ -19,7 +19,7 @@ PARTS = ("fisher", "anchor", "directions")
 
 @dataclass(frozen=True)
 class KnownFacts:
-    """The recorded state of a group."""
+    """The facts of a group."""
 
     texts: list[str]
     constant: float
@@ -29,7 +29,6 @@ class KnownTexts(StatePiece[dict[str, Known]]):
     """The state of each group: tensors "<group>/<part>/<parameter>" and "<group>/offset", a fact "<group>"."""
 
     def holds(self, value: dict[str, Known]) -> bool:
-        """Return whether a text is known."""
         return any(known.texts for known in value.values())
 
     def save(self, value: dict[str, Known], memory: Memory) -> None:
@@ -42,7 +41,6 @@ class KnownTexts(StatePiece[dict[str, Known]]):
                 memory.facts[group] = {"texts": list(known.texts), "constant": known.constant}
 
     def load(self, reader: MemoryReader) -> dict[str, Known]:
-        """Take every group that is there."""
         groups = {}
         for group in (GENERAL, EARLIER):
             if group in reader.facts:
@@ -55,12 +53,12 @@ class KnownTexts(StatePiece[dict[str, Known]]):
         return groups
 
     def set(self, method: Any, value: dict[str, Known]) -> None:
-        """Give the method the groups that it has a budget for."""
+        """Set the groups that the method has a budget for."""
         super().set(method, {group: value.get(group, Known()) for group in method.budgets})
 
 
 class KeptProbes(StatePiece[dict[str, DriftProbe]]):
-    """Held-out rows of earlier domains under "probes/", how well each was read as "nats/<domain>", a fact of widths."""
+    """Held-out rows of earlier domains under "probes/", their losses as "nats/<domain>", and a fact of widths."""
 
     def save(self, value: dict[str, DriftProbe], memory: Memory) -> None:
         """Write all rows as one reservoir."""
@@ -72,7 +70,6 @@ class KeptProbes(StatePiece[dict[str, DriftProbe]]):
         TextRows("probes/", lambda: kept).save(kept, memory)
 
     def load(self, reader: MemoryReader) -> dict[str, DriftProbe]:
-        """Take the rows, and give each to its domain."""
         if "probes" not in reader.facts:
             return {}
         kept = TextRows("probes/", lambda: Reservoir(1, 0)).load(reader)

@@ -1,4 +1,4 @@
-"""Measure how many bits per byte of a text are lost, on a few held-out rows."""
+"""Measure on a few held-out rows how many bits per byte a model has lost on a text."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LEVEL = 1.96
 
 @dataclass(frozen=True)
 class Drift:
-    """Lost bits per byte.
+    """Bits per byte lost on a text.
 
     Attributes:
         value: the measured value; below 0 the text is predicted better than before.
-        error: its standard error, by the sample of rows.
+        error: its standard error, from the sample of rows.
     """
 
     value: float
@@ -43,12 +43,12 @@ class Drift:
 
 @dataclass
 class DriftProbe:
-    """A few held-out rows of a text, and their losses when it was known.
+    """A few held-out rows of a text, and their losses right after it was learnt.
 
     Attributes:
         rows: rows of the text; nothing else of it is stored.
         width: number of UTF-8 bytes per label.
-        nats: loss of each row when the text was known, float64 [n]; None before.
+        nats: loss of each row right after the text was learnt, float64 [n]; None before.
     """
 
     rows: list[Block]
@@ -57,7 +57,6 @@ class DriftProbe:
 
     @classmethod
     def of(cls, rows: list[Block], stage: Stage) -> DriftProbe:
-        """Create a probe from rows."""
         return cls(rows, bytes_per_label(rows, stage))
 
     def learn(self, stage: Stage) -> None:
@@ -65,7 +64,6 @@ class DriftProbe:
         self.nats = self._losses(stage)[0]
 
     def first(self, count: int) -> DriftProbe:
-        """Return a probe of the first `count` rows."""
         return DriftProbe(self.rows[:count], self.width, None if self.nats is None else self.nats[:count])
 
     def drift(self, stage: Stage) -> Drift:
@@ -82,17 +80,16 @@ class DriftProbe:
     def _losses(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """Return nats and number of labels of each row, float64 [n]; the same on every process.
 
-        It runs without the mixed precision of the training, as the stored losses were measured without it, and rounding
-        would count as drift.
+        Mixed precision is off, as for the stored losses; otherwise rounding would count as drift.
         """
         objective, size = stage.objective.reseeded(MASKS), len(self.rows)
         source = PackedBlocks.from_blocks(self.rows, 0, "probe")
         with as_its_class_computes(stage.model):
-            found = block_losses(stage.model, source, objective, batch_size=stage.batch_size)
-        nats = torch.from_numpy(found.nats)
+            losses = block_losses(stage.model, source, objective, batch_size=stage.batch_size)
+        nats = torch.from_numpy(losses.nats)
         if processes() > 1:  # different rounding would make the weights of the processes diverge
             nats = everywhere(nats.to(next(stage.model.parameters()).device))[:size].cpu()
-        return nats, torch.from_numpy(found.items).double()
+        return nats, torch.from_numpy(losses.items).double()
 
 
 def mean_drift(drifts: Sequence[Drift]) -> Drift:
@@ -104,7 +101,7 @@ def mean_drift(drifts: Sequence[Drift]) -> Drift:
 def bytes_per_label(rows: Sequence[Block], stage: Stage) -> float:
     """Return the number of UTF-8 bytes of text per predicted token of these rows; special tokens have none.
 
-    A masked model predicts some of the tokens, so the mean over all tokens but special ones is used there.
+    A masked model predicts only some tokens, so its mean is over all tokens except special ones.
     """
     ids: list[int] = []
     special = set(stage.tokenizer.all_special_ids)

@@ -41,8 +41,8 @@ class EWC(MeasuredPenalty):
         Variant(
             name="ewc_released",
             title="EWC (released)",
-            description="As the DAS authors' code has it: Fisher information from squared gradients of batch means, "
-            "with dropout and the penalty in the loss, as a running mean over domains.",
+            description="As in the DAS authors' code: Fisher information from squared gradients of batch means, with "
+            "dropout and the penalty in the loss, as a running mean over domains.",
             options={
                 "samples": 10_000,
                 "gradients": "batch",
@@ -55,14 +55,15 @@ class EWC(MeasuredPenalty):
         Variant(
             name="ewc_separate",
             title="EWC (separate)",
-            description="A penalty for each domain around the weights that it ended with, as in the first paper; "
-            "kept as their exact sum.",
+            description="A penalty for each domain around the weights at its end, as in the first paper; stored as "
+            "their exact sum.",
             options={"anchor": "separate"},
         ),
         Variant(
             name="ewc_normalised",
             title="EWCn",
-            description="Fisher information of each tensor over its largest value, so that one strength fits all.",
+            description="Fisher information of each tensor divided by its largest value, so that one strength fits all "
+            "models.",
             options={"normalise": "max", "strength": 1.0},
             paper="https://arxiv.org/abs/1911.00202",
         ),
@@ -108,7 +109,7 @@ class EWC(MeasuredPenalty):
 
     _squares = Tensors("squares/", at="_gathered.squares")
     _steps = Fact("steps", int, of=PositiveInt, at="_gathered.steps", beside="_squares")
-    """Within a domain what was gathered so far."""
+    """Sums of squared gradients, while a domain is learnt."""
 
     _importance = Tensors("fisher/", like="_anchor")
 
@@ -130,18 +131,16 @@ class EWC(MeasuredPenalty):
         ):
             if (value := getattr(self.config, key)) != usual:
                 raise MethodError(
-                    f"Method '{self.label}', option '{key}': {value!r} is about a pass over samples, and with "
-                    "`gradients: steps` there is none. Set one of the two."
+                    f"Method '{self.label}', option '{key}': {value!r} needs a pass over samples, and `gradients: "
+                    "steps` has none. Set one of the two."
                 )
 
     @property
     def degree(self) -> int:
-        """Squared gradients, or their absolute values."""
         return 2 if self.config.importance == "fisher" else 1
 
     @property
     def reads_gradients(self) -> bool:
-        """Return whether the gradients of the last steps are used."""
         return bool(self.config.gradients == "steps")
 
     def reads_step(self, stage: Stage) -> bool:
@@ -165,16 +164,16 @@ class EWC(MeasuredPenalty):
         """Read the gradients of the last steps before they are clipped; return no mask."""
         if self.config.strength and self.reads_step(stage):
             weights = self.held(stage)
-            found = self.task_gradients(weights)
-            whole = {name: gathered(value, weights[name].parameter) for name, value in found.items()}
-            self._gathered.add(whole, stage.rows_per_step)
+            gradients = self.task_gradients(weights).items()
+            complete = {name: gathered(value, weights[name].parameter) for name, value in gradients}
+            self._gathered.add(complete, stage.rows_per_step)
         return None
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """Return F, on `samples` blocks, or of the last steps."""
         if self._gathered.steps:
-            found, self._gathered = self._gathered.result(), TrainingFisher()
-            return found
+            fisher, self._gathered = self._gathered.result(), TrainingFisher()
+            return fisher
         placed = self._place(stage.model) if self.config.include_penalty else []
 
         def losses(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:

@@ -74,13 +74,12 @@ class ForgetMeNot(Adaptation):
     def penalty(self) -> EWC:
         """Return λ₁, λ₂ and λ₃ as one penalty."""
         config = self.config
-        held = config.ewc + config.ewc_normalised + config.l2 > 0
-        options = {"strength": float(held), "samples": config.samples, "accumulate": "mean", "protect_base": True}
+        active = config.ewc + config.ewc_normalised + config.l2 > 0
+        options = {"strength": float(active), "samples": config.samples, "accumulate": "mean", "protect_base": True}
         return _Weights(config, options)
 
     @property
     def has_teacher(self) -> bool:
-        """Return whether representations are compared."""
         return self.config.cosine + self.config.representations > 0
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
@@ -122,9 +121,9 @@ class _Weights(EWC):
                 name: torch.full_like(weight.parameter, 2 * self.lambdas.l2, dtype=torch.float32)
                 for name, weight in self.held(stage).items()
             }
-        found = super().importance_of(stage, source)
-        largest = maxima(found, self.degree, dict(stage.model.named_parameters()))
-        for name, value in found.items():
+        importance = super().importance_of(stage, source)
+        largest = maxima(importance, self.degree, dict(stage.model.named_parameters()))
+        for name, value in importance.items():
             relative = value / largest[name]
             value.mul_(self.lambdas.ewc).add_(relative, alpha=self.lambdas.ewc_normalised).add_(2 * self.lambdas.l2)
-        return found
+        return importance

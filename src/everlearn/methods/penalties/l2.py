@@ -34,8 +34,8 @@ class L2(MeasuredPenalty):
         Variant(
             name="l2_sp",
             title="L2-SP",
-            description="Towards the base model's weights for the whole stream, biases and norms left free as in the "
-            "authors' code. Their second term decays the weights of a new head, which a stage here has not.",
+            description="Towards the base model's weights for the whole stream, except biases and norms, as in the "
+            "authors' code. Their second term decays the weights of a new head, of which a stage has none.",
             options={"anchor": "base", "exclude": ("vectors",)},
             paper="https://arxiv.org/abs/1802.01483",
         ),
@@ -62,5 +62,4 @@ class L2(MeasuredPenalty):
         return replace(super().cost(model), memory_bytes=held, measuring_bytes=0, disk_bytes=held)
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """Return 1 for every tensor."""
         return {name: torch.ones((), device=weight.parameter.device) for name, weight in self.held(stage).items()}

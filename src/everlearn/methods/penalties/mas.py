@@ -22,7 +22,7 @@ class MAS(MeasuredPenalty):
 
     Ω_i = (1/N) Σ_n |∂ ‖F(x_n)‖² / ∂θ_i| needs no labels, only texts. The paper does not define F(x) for a language
     model. Here it is the logits, averaged over the positions at which the objective has labels. The last hidden state
-    would be cheaper, but most models normalise it, and the norm of a normalised vector hardly depends on anything.
+    would be cheaper, but most models normalise it, so that its norm is almost constant.
     """
 
     name = "mas"
@@ -46,7 +46,6 @@ class MAS(MeasuredPenalty):
         self.needs = replace(type(self).needs, importance_pass=self.config.strength > 0)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: importance and anchor; the pass over the samples."""
         beside = super().cost(model)
         return self.with_passes(beside, self.config.samples) if self.config.strength else beside
 

@@ -85,7 +85,6 @@ class MultiTaskAdaptation(Adaptation):
 
     @property
     def has_teacher(self) -> bool:
-        """Return whether there is a distillation term."""
         return self.config.distillation > 0
 
     @property
@@ -101,8 +100,8 @@ class MultiTaskAdaptation(Adaptation):
             return []
         temperature = self.config.temperature
 
-        def divergence(known: Tensor, said: Tensor) -> Tensor:
-            return temperature**2 * forward_kl(known, said)
+        def divergence(old: Tensor, new: Tensor) -> Tensor:
+            return temperature**2 * forward_kl(old, new)
 
         return [answers_beside(stage, self.teacher, batch, temperature, divergence)]
 
@@ -115,8 +114,8 @@ class MultiTaskAdaptation(Adaptation):
         if losses and self.config.balance == "uncertainty":
             if not outputs.losses.numel():
                 raise MethodError(
-                    f"Method '{self.label}', option 'balance': 'uncertainty' needs the loss of each batch, which "
-                    "another trainer keeps to itself. Set `balance: fixed`."
+                    f"Method '{self.label}', option 'balance': 'uncertainty' needs the loss of each batch, which is "
+                    "not known with an external trainer. Set `balance: fixed`."
                 )
             retained = torch.stack([value.detach() for value in losses.values()]).sum()
             new = torch.stack([outputs.losses.detach().sum(), outputs.items, retained, torch.ones_like(retained)])

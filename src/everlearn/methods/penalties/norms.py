@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 ROOT_EPSILON = 1e-8
-"""Added inside the root of REWC, whose slope would be infinite as long as nothing has moved."""
+"""Added inside the root of REWC, whose derivative would otherwise be infinite at the anchor."""
 
 
 class Quadratic(torch.autograd.Function):

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 MEASURING, JOINING = 8, 32
-"""Bytes per entry of the current tensor: to square its gradient and check that it is finite, and to join two penalties
+"""Bytes per entry of the current tensor: to square its gradient and check that it is finite; and to join two penalties
 (:func:`joined`)."""
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 5e-4, torch.float16: 6e-5}
-"""Gradients below this part of the largest one are rounding. In 16 bits a tensor's true gradients can be little larger:
-of the small models that were measured, rounding was up to 2.7e-4 and true gradients from 1.2e-3 in bfloat16."""
+"""Gradients below this share of the largest one are rounding errors. In 16 bits true gradients can be little larger: in
+measurements of small models in bfloat16, errors were up to 2.7e-4 and true gradients from 1.2e-3."""
 Placed = list[tuple[Weight, Tensor, Tensor]]
 """Weights with their importance and anchor, as local tensors of this process."""
 
@@ -46,21 +46,20 @@ class Penalty(Method):
     A subclass defines its importance (:meth:`importance_of`); anchors and norms are options. One Ω and one θ* are
     stored, whatever the length of the stream:
 
-    * Anchor `online`: Ω ← γ Ω + Ω_t, θ* the weights after the last domain (online EWC, arXiv 1805.06370). In the first
-      domain nothing has been learnt, and nothing is constrained: unlike the `last` of methods that stay close to a
-      model.
+    * Anchor `online`: Ω ← γ Ω + Ω_t, θ* the weights after the last domain (online EWC, arXiv 1805.06370). The first
+      domain is not constrained, unlike with the anchor `last` of other methods.
     * `separate`: Σ_k ½ Σ Ω_k (θ − θ_k)², a penalty for each domain (EWC, arXiv 1612.00796). It is stored as ½ Σ (Σ_k
       Ω_k)(θ − θ̄)² + c with θ̄ = Σ_k Ω_k θ_k / Σ_k Ω_k and the number c = ½ Σ_k Σ Ω_k (θ_k − θ̄)², which is exactly the
       same function of θ. That holds for the quadratic norm only; others are refused. With `follow` β each θ_k moves by
       β (θ_t − θ̄) when domain t is added: 0 is EWC, 1 is online EWC.
     * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
 
-    θ are the *effective* weights: of a model with adapters those that it computes with, W + s B A for LoRA, under the
-    names of the plain model (:mod:`everlearn.model.adapted`). So Ω and θ* outlive the merging of an adapter, and the
-    one that is trained next; and A and B, of which many are the same function, may move where W + s B A stays.
+    θ are the *effective* weights, with LoRA W + s B A, under the names of the plain model
+    (:mod:`everlearn.model.adapted`). So Ω and θ* remain valid when an adapter is merged and the next one is trained;
+    and A and B may change as long as W + s B A does not.
 
     Attributes:
-        halved: whether the λ of the paper is that of ½ Σ Ω Δ², and not of Σ Ω Δ².
+        halved: whether λ of the paper multiplies ½ Σ Ω Δ², not Σ Ω Δ².
     """
 
     needs = Needs(memory="statistics")
@@ -90,10 +89,10 @@ class Penalty(Method):
         """Parameters without a penalty: embeddings, the vocabulary head (tied weights are both), `vectors`: biases and
         norms."""
         apply_to: Literal["loss", "update"] = "loss"
-        """Add the penalty to the loss, or pull the weights after each optimizer step. In the loss its gradient is
-        clipped together with that of the task, which a large λ then reduces, and passes through Adam's normalisation,
-        in which λ loses its scale. The pull is a separate step of the penalty with learning rate η, taken implicitly: Δ
-        ← Δ / (1 + η λ Ω), which is stable for every λ; it is not logged."""
+        """Add the penalty to the loss, or pull the weights after each optimizer step. In the loss, its gradient is
+        clipped together with that of the task, so a large λ reduces the latter, and Adam's normalisation removes the
+        scale of λ. The pull is a separate implicit step with learning rate η, Δ ← Δ / (1 + η λ Ω), which is stable for
+        every λ; it is not logged."""
 
     search = ranges(strength=Around(30), follow=Between(0, 1))
     config: Any
@@ -111,19 +110,14 @@ class Penalty(Method):
         self.idle = frozenset() if self.config.apply_to == "update" else frozenset({"pull"})
         self._refuse_options()
         self._placed: Placed | None = None
-        self._ahead: Tensor | None = None
+        self._precomputed: Tensor | None = None
         self._gradients = LayerGradients()
 
     def _refuse_options(self) -> None:
         rules = (
-            ("anchor", "separate", not self.norm.adds_up, "`norm: quadratic`, of which alone several add up to one"),
-            (
-                "apply_to",
-                "update",
-                self.norm.pulled is None,
-                "`norm: quadratic` or `norm: absolute`",
-            ),
-            ("accumulate", "mean", self.config.decay < 1, "`decay: 1`: in a mean no domain fades"),
+            ("anchor", "separate", not self.norm.adds_up, "`norm: quadratic`, the only one whose sums have one anchor"),
+            ("apply_to", "update", self.norm.pulled is None, "`norm: quadratic` or `norm: absolute`"),
+            ("accumulate", "mean", self.config.decay < 1, "`decay: 1`: in a mean no domain decays"),
             ("follow", self.config.follow, self.config.follow and not self._separate, "`anchor: separate`"),
         )
         for key, value, broken, needed in rules:
@@ -136,15 +130,13 @@ class Penalty(Method):
 
     @property
     def degree(self) -> int:
-        """1 where importance goes with the gradient, 2 where it goes with its square."""
+        """1 if importance is proportional to gradients, 2 if to their squares."""
         return 1
 
     @property
     def factor(self) -> float:
-        """2 for the quadratic norm if λ of the paper is that of Σ Ω Δ², without the ½; otherwise 1."""
+        """2 for the quadratic norm if λ of the paper multiplies Σ Ω Δ², without the ½; otherwise 1."""
         return 1.0 if self.halved or self.config.norm != "quadratic" else 2.0
-
-    # -- what a subclass says ---------------------------------------------------------------------------------
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """Return Ω at the current weights by name: new float32 tensors, in the shape of the parameter or scalar.
@@ -160,20 +152,17 @@ class Penalty(Method):
         free = _free(stage.model, self.config.exclude)
         return {name: weight for name, weight in trained_weights(stage).items() if id(weight.parameter) not in free}
 
-    # -- what it fits -----------------------------------------------------------------------------------------
-
     def check(self, setting: Setting) -> None:
-        """Refuse methods that add parameters which exist only while a domain is learnt, and pulls on adapters."""
         super().check(setting)
         refuse_additions(self, setting)
         if self.config.anchor != "base":
             refuse_other_starts(self, setting)
         if setting.has_peft and self.config.apply_to == "update":
             raise MethodError(
-                f"Method '{self.label}', option 'apply_to': 'update' pulls every weight by itself, and those with "
-                "adapters move together. Set `apply_to: loss`."
+                f"Method '{self.label}', option 'apply_to': 'update' pulls single weights, which is not possible with "
+                "adapters. Set `apply_to: loss`."
             )
-        weights_of(setting.model)  # refuses adapters that it does not know
+        weights_of(setting.model)  # refuses unsupported adapters
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of importance and anchor, in float32."""
@@ -195,7 +184,11 @@ class Penalty(Method):
         """
         if not self.config.strength:
             return
-        self._refuse_scaled_losses()
+        if self.reads_gradients and is_initialized() and AcceleratorState().mixed_precision == "fp16":
+            raise MethodError(
+                f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a varying scale. Set "
+                "`train.bf16` instead, or neither."
+            )
         held = self.held(stage)
         refuse_shards(self.label, held.values())
         if self.reads_gradients:
@@ -207,20 +200,19 @@ class Penalty(Method):
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Compute the penalty before the forward pass.
 
-        Autograd works backwards, so the gradients of the penalty are computed when activations are freed, which saves a
-        copy of the weights in memory. With several processes it is computed later, as each begins to reduce a gradient
-        as soon as it is complete, which should be early.
+        Its backward pass then runs last, when activations are freed, which saves a copy of the weights in memory. With
+        several processes the penalty is computed after the pass, so that the reduction of gradients starts early.
         """
         placed = self._in_loss
-        self._ahead = self._penalty(placed) if placed and processes() == 1 else None
+        self._precomputed = self._penalty(placed) if placed and processes() == 1 else None
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return λ · N(Ω, θ − θ*)."""
-        ahead, self._ahead = self._ahead, None
+        precomputed, self._precomputed = self._precomputed, None
         if not (placed := self._in_loss):
             return {}
-        return {"penalty": self._penalty(placed) if ahead is None else ahead}
+        return {"penalty": self._penalty(placed) if precomputed is None else precomputed}
 
     def pull(self, stage: Stage) -> None:
         """Pull the weights towards their anchors, with `apply_to: update`."""
@@ -232,8 +224,8 @@ class Penalty(Method):
                 parameter = weight.parameter
                 if id(parameter) not in rates:
                     raise MethodError(
-                        f"Method '{self.label}', option 'apply_to': 'update' pulls what the optimizer steps on, and it "
-                        "steps on tensors of its own (DeepSpeed ZeRO does). Train with DDP or FSDP2, or set "
+                        f"Method '{self.label}', option 'apply_to': 'update' must pull the tensors that the optimizer "
+                        "updates, but it updates its own (DeepSpeed ZeRO does). Train with DDP or FSDP2, or set "
                         "`apply_to: loss`."
                     )
                 if parameter.grad is None:
@@ -290,22 +282,22 @@ class Penalty(Method):
 
     def _penalty(self, placed: Placed) -> Tensor:
         terms = [self._term(*each) for each in placed]
-        whole = value_over_shards(torch.stack(terms), [weight.parameter for weight, _, _ in placed]).sum()
-        return self.config.strength * self.factor * self.norm.of(whole + self._constant if self._constant else whole)
+        total = value_over_shards(torch.stack(terms), [weight.parameter for weight, _, _ in placed]).sum()
+        return self.config.strength * self.factor * self.norm.of(total + self._constant if self._constant else total)
 
     def _term(self, weight: Weight, importance: Tensor, anchor: Tensor) -> Tensor:
         def term() -> Tensor:
-            found: Tensor = self.norm.terms.apply(weight.value(), importance, anchor)
-            return found
+            value: Tensor = self.norm.terms.apply(weight.value(), importance, anchor)
+            return value
 
-        # W + s B A is computed again for the backward pass, so that no second copy of the weights is held.
+        # W + s B A is recomputed in the backward pass, so that no second copy of the weights is held.
         return checkpoint(term, use_reentrant=False, preserve_rng_state=False) if weight.adapted else term()
 
     def _place(self, model: nn.Module) -> Placed:
         return place(self.label, model, self._importance, self._anchor)
 
     def _note_stability(self, stage: Stage) -> None:
-        """Add a note if λ Ω ≥ 2/η, where plain gradient descent overshoots the minimum further at each step."""
+        """Add a note if λ Ω ≥ 2/η, where gradient descent diverges."""
         sgd = isinstance(stage.optimizer, torch.optim.SGD)
         if not (sgd and self._placed and self.config.norm == "quadratic" and self.config.apply_to == "loss"):
             return
@@ -338,28 +330,26 @@ class Penalty(Method):
             with torch.enable_grad():
                 parts = torch.autograd.grad(self._penalty(placed), held)
             own = {id(parameter): local(part) for parameter, part in zip(held, parts, strict=True)}
-        found = {
+        gradients = {
             name: local(weight.parameter.grad).float() - own.get(id(weight.parameter), 0.0)
             for name, weight in weights.items()
             if weight.parameter.grad is not None and not weight.adapted
         }
-        # Behind a layer's output there is no penalty, which depends on its weight alone.
-        return found | self._gradients.take()
+        # The gradients of layer outputs do not contain the penalty, which depends on the weights only.
+        return gradients | self._gradients.take()
 
-    def _refuse_scaled_losses(self) -> None:
-        if self.reads_gradients and is_initialized() and AcceleratorState().mixed_precision == "fp16":
-            raise MethodError(
-                f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a scale of its own. Set "
-                "`train.bf16` instead, or neither."
-            )
+    def end_domain(self, stage: Stage) -> None:
+        """Add the importance for the domain and move the anchor to its final weights."""
+        self._placed = None
+        self._gradients.stop()
+        if self.config.strength and self.config.anchor != "base":
+            self.consolidate(stage, stage.domain)
 
 
 class MeasuredPenalty(Penalty):
-    """Base class of penalties whose importance can be measured at any weights, those of the base model too."""
+    """Base class of penalties whose importance is measured in a pass over text, also for the base model."""
 
     class Config(Penalty.Config):
-        """Options of penalties whose importance is measured in a pass after each domain."""
-
         protect_base: bool = False
         """Also protect the base model, with its importance on the general corpus (or on the first domain if the recipe
         names none). The papers protect only what was learnt within the stream."""
@@ -397,8 +387,8 @@ class MeasuredPenalty(Penalty):
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of importance and anchor, and of measuring.
 
-        While importance is measured, the new importance and the gradients of one sample are held; these are freed
-        before penalties with different anchors are joined.
+        While importance is measured, the new importance and the gradients of one sample are held; the gradients are
+        freed before penalties with different anchors are joined.
         """
         beside = super().cost(model)
         if not self.config.strength:
@@ -430,16 +420,9 @@ class MeasuredPenalty(Penalty):
         if self.config.strength and self.measures_base and not self._measured:
             self.consolidate(stage, "base", stage.general)
 
-    def end_domain(self, stage: Stage) -> None:
-        """Add the importance for the domain and move the anchor to its final weights."""
-        self._placed = None
-        self._gradients.stop()
-        if self.config.strength and self.config.anchor != "base":
-            self.consolidate(stage, stage.domain)
-
 
 def trained_weights(stage: Stage) -> dict[str, Weight]:
-    """Return the weights that a domain moves, by their own training or by adapters, by the names of the plain model."""
+    """Return the weights that a domain changes, directly or by adapters, by the names of the plain model."""
     return {
         name: weight
         for name, weight in weights_of(stage.model).items()
@@ -448,7 +431,7 @@ def trained_weights(stage: Stage) -> dict[str, Weight]:
 
 
 def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the largest value of each tensor, as a divisor; ∞ if it is rounding noise (as for the bias of keys)."""
+    """Return the largest value of each tensor, as a divisor; ∞ if it is rounding error (as for the bias of keys)."""
     largest = {name: float(value.max()) for name, value in importance.items()}
     top = max(largest.values(), default=0.0)
     return {
@@ -458,34 +441,25 @@ def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, 
 
 
 def refuse_additions(method: Method, setting: Setting) -> None:
-    """Refuse methods that train parameters of their own, beside a method that constrains those of the model.
+    """Raise ``MethodError`` if another method trains its own parameters, which this one does not constrain.
 
-    Low-rank matrices that are merged into the weights when a domain ends are a change of these, and constrained.
-
-    Raises:
-        MethodError: there is one.
+    Low-rank matrices that are merged into the weights when a domain ends are allowed.
     """
     for other in setting.methods:
         if other.name != method.name and other.needs.extra_parameters and other.moves(setting.model) is None:
             raise MethodError(
-                f"Method '{method.label}' protects the model's own weights, but what method '{other.label}' adds "
-                "comes and goes with each domain. Remove one of them."
+                f"Method '{method.label}' protects the weights of the model, but method '{other.label}' trains "
+                "additional parameters. Remove one of them."
             )
 
 
 def refuse_other_starts(method: Method, setting: Setting) -> None:
-    """Refuse methods that have a domain start from other weights than those that the last one ended with.
-
-    The domain would begin with a pull back to where it is not to go on from.
-
-    Raises:
-        MethodError: there is one.
-    """
+    """Raise ``MethodError`` if another method sets starting weights: the penalty would pull them back to the anchor."""
     for other in setting.methods:
         if overrides(other, "starting_weights"):
             raise MethodError(
-                f"Method '{method.label}' holds the weights that a domain ends with, but method '{other.label}' has "
-                "the next one start from others. Remove one of them from `method`."
+                f"Method '{method.label}' keeps weights close to those at the end of a domain, but method "
+                f"'{other.label}' starts the next domain from others. Remove one of them from `method`."
             )
 
 
@@ -499,11 +473,10 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
     for name, values in anchors.items():
         if name not in weights or weights[name].parameter.shape != values.shape:
             raise MethodError(
-                f"Method '{label}' remembers '{name}' with shape {tuple(values.shape)}, which the model has not. Its "
-                "memory belongs to another model."
+                f"Method '{label}' remembers '{name}' with shape {tuple(values.shape)}, which the model does not have. "
+                "Its memory belongs to another model."
             )
-    # A tied weight is there once, so it is penalised once; the order does not depend on a file, so the rounding of the
-    # sum is reproducible.
+    # A tied weight is penalised once. The order does not depend on a file, so the rounding of the sum is reproducible.
     return [
         (weight, _beside(importance[name], weight.parameter), _beside(anchors[name], weight.parameter))
         for name, weight in weights.items()
@@ -512,11 +485,9 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
 
 
 def refuse_shards(label: str, weights: Iterable[Weight]) -> None:
-    """Raise ``MethodError`` if adapters are sharded (FSDP2): a shard of W + s B A takes all of A."""
+    """Raise ``MethodError`` if adapters are sharded (FSDP2): a shard of W + s B A needs all of A."""
     if any(isinstance(each, DTensor) for weight in weights if weight.adapted for each in weight.moved_by):
-        raise MethodError(
-            f"Method '{label}' holds weights back with their adapters, which FSDP2 has cut into shards. Train with DDP."
-        )
+        raise MethodError(f"Method '{label}' does not support adapters that FSDP2 has sharded. Train with DDP.")
 
 
 def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Tensor, float]:
@@ -538,7 +509,7 @@ def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Ten
 
 
 def _beside(values: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Shard values like :func:`shard_like`, in float32 for 16-bit weights too; keep one number for a whole tensor."""
+    """Shard values like :func:`shard_like`, always in float32; a single number for a tensor is kept."""
     return shard_like(values, parameter, torch.float32) if values.dim() else values.to(parameter.device)
 
 

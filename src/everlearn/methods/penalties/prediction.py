@@ -1,8 +1,7 @@
-"""Predict the loss of a text in bits per byte, ½ Δᵀ F Δ, and move weights to reduce it.
+"""Predict the drift of a text in bits per byte, ½ Δᵀ F Δ, and move weights to reduce it.
 
-Two estimates of the matrix F are stored. K *directions* G with E[Gᵀ G] = F predict the loss: ½ ‖G Δ‖². Training moves
-weights together, which the *diagonal* does not account for; but the diagonal has a value for every weight, by which it
-can be moved back.
+Two estimates of the matrix F are stored. K *directions* G with E[Gᵀ G] = F predict the drift as ½ ‖G Δ‖². The
+*diagonal* ignores that weights move together, but it has a value for every weight, by which weights can be moved.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CLOSE, ROUNDS = 1e-3, 50
 NEWTON, HALVINGS = 8, 5
 """Largest number of Newton steps of a projection with adapters, and how often one that leads too far is halved."""
 TRIES = 4
-"""Largest number of projections until the full form is within its limit; the next step continues."""
+"""Largest number of projections after a step until the predicted drift is within its limit."""
 
 
 @dataclass
@@ -51,13 +50,13 @@ class Known:
     texts: list[str] = field(default_factory=list)
 
     def add(self, text: str, fisher: Mapping[str, Tensor], directions: Mapping[str, Tensor], model: nn.Module) -> None:
-        """Add a text, known with the current weights.
+        """Add a text with the current weights as its anchor.
 
         Args:
             text: its name.
             fisher: diagonal of F, in bits per byte, by parameter name.
             directions: directions of the full F, in the square root of its unit, [K, *shape].
-            model: with adapters or without; its weights are the effective ones.
+            model: the model, with or without adapters.
         """
         weights = weights_of(model)
         for name, new in fisher.items():
@@ -107,10 +106,10 @@ class Ellipsoid:
         return float(moved.square().sum()) / 2 / self._texts
 
     def enter(self, limit: float, optimizer: Optimizer | None) -> bool:
-        """Move the weights until the predicted drift is within the limit; return whether it was beyond.
+        """Move the weights until the predicted drift is within the limit; return whether they were moved.
 
-        The direction follows the diagonal, the distance the full form: the predicted p decreases about as fast as the
-        form d of the diagonal, so weights are moved to reduce d by the factor L/p, and again if p is not reached yet.
+        The predicted p (of the full form) decreases about as fast as the form d of the diagonal. So weights are moved
+        to reduce d by the factor L/p, and again if p still exceeds L.
 
         Args:
             limit: L, in bits per byte, above 0.
@@ -139,7 +138,7 @@ class Ellipsoid:
         which converges from below (Moré and Sorensen, SIAM J. Sci. Stat. Comput. 4, 1983).
         """
         goal = share * self.diagonal()
-        # If domains disagree by more than the goal, move as close to all of them as possible.
+        # If the anchors of the texts differ too much for the goal, move as close to all of them as possible.
         room = max(goal - self._constant / 2, CLOSE * goal)
         rates = [_preconditioner(optimizer, w.parameter) * importance for w, importance, _ in self._placed]
         pull = 0.0
@@ -153,7 +152,7 @@ class Ellipsoid:
             own.copy_(anchor + (own - anchor).div_(1 + pull * rate))
 
     def _sums(self, pull: float, rates: Sequence[Tensor | float]) -> tuple[float, float]:
-        """Return ½ Σ F Δ'² with Δ' = Δ / (1 + μ P F), and its rate of decrease with μ: Σ F Δ'² P F / (1 + μ P F)."""
+        """Return ½ Σ F Δ'² with Δ' = Δ / (1 + μ P F), and minus its derivative by μ: Σ F Δ'² P F / (1 + μ P F)."""
         terms = []
         for (weight, importance, anchor), rate in zip(self._placed, rates, strict=True):
             shrunk = 1 + pull * rate
@@ -166,10 +165,10 @@ class Ellipsoid:
 
 
 class CurvedEllipsoid(Ellipsoid):
-    """The same set for a model with adapters, whose effective weights θ(φ) move together.
+    """The same set for a model with adapters, whose effective weights θ(φ) cannot be moved independently.
 
-    φ is what the optimizer steps on: A and B of LoRA. No weight W + s B A can be moved by itself, so φ moves against
-    the gradient of the form of the diagonal, in the metric P of the optimizer, by damped Newton steps to its goal:
+    φ are the parameters of the optimizer, such as A and B of LoRA. They move against the gradient of the form of the
+    diagonal, in the metric P of the optimizer, by damped Newton steps to its goal:
 
         φ ← φ − μ P g / (1 + μ P c),   g = ∂d/∂φ,   d(φ) = ½ Σ F (θ(φ) − θ̄)²,   μ = (d − goal) / (gᵀ P g),
 
@@ -179,7 +178,7 @@ class CurvedEllipsoid(Ellipsoid):
     """
 
     def _shrink(self, share: float, optimizer: Optimizer | None) -> None:
-        """Move what is trained until the form of the diagonal is at most a share of its value."""
+        """Move the trained parameters until the form of the diagonal is at most a share of its value."""
         now = self.diagonal()
         goal = max(share * now, self._constant / 2 + CLOSE * share * now)
         for _ in range(NEWTON):
@@ -236,7 +235,7 @@ def ellipsoid(label: str, known: Known, model: nn.Module) -> Ellipsoid:
     """Return the set for a model with adapters or without.
 
     Raises:
-        MethodError: what is known belongs to another model, or adapters are sharded.
+        MethodError: the memory belongs to another model, or adapters are sharded.
     """
     weights = weights_of(model).values()
     refuse_shards(label, weights)

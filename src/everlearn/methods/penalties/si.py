@@ -23,8 +23,8 @@ class SI(Penalty):
 
     While a domain is learnt ω_i ← ω_i − g_i · Δθ_i at every step, with g the gradient of the loss of the task, without
     this penalty, before clipping, and Δθ the update of the optimizer. At the end of the domain Ω_i ← Ω_i + max(0, ω_i /
-    (Δ_i² + ξ)), with Δ_i the total change from its first to its last step; where another method then interpolates the
-    weights (`wise_ft`, `budget`), Δ is still the way along which ω was summed, and θ* are the weights that are kept.
+    (Δ_i² + ξ)), with Δ_i the total change from its first to its last step. If another method then interpolates the
+    weights (`wise_ft`, `budget`), Δ is still this change, and θ* are the interpolated weights.
 
     A negative ω (a weight that moved against its gradient, as happens by momentum and noise) would reward unbounded
     changes, so it counts as 0; the authors' code does that for the sum over domains. Losses of other methods in a list
@@ -52,7 +52,7 @@ class SI(Penalty):
 
     _path = Tensors("path/", like="_start")
     _start = Tensors("start/")
-    """Within a domain the path so far and where it began."""
+    """ω and the starting weights, while a domain is learnt."""
 
     def __init__(self, config: Any = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -65,7 +65,7 @@ class SI(Penalty):
         return replace(beside, memory_bytes=3 * beside.memory_bytes)
 
     def begin_domain(self, stage: Stage) -> None:
-        """Start the path; on resume the memory has it already."""
+        """Initialise ω, unless a resumed stage has it in its memory."""
         self._placed = None
         if not self.config.strength:
             return
@@ -80,7 +80,6 @@ class SI(Penalty):
 
     @property
     def reads_gradients(self) -> bool:
-        """Return whether the gradients of every step are used."""
         return True
 
     def mask(self, stage: Stage) -> Mask | None:
@@ -99,21 +98,13 @@ class SI(Penalty):
         self._step.clear()
 
     def end_training(self, stage: Stage) -> None:
-        """Set Ω of the domain to ω / (Δ² + ξ), where it is positive, on the way that training took."""
+        """Set Ω of the domain to max(0, ω / (Δ² + ξ)), before another method changes the final weights."""
         weights = weights_of(stage.model)
         for name, path in self._path.items():
-            way = weights[name].value().detach() - self._start[name].to(weights[name].parameter.device)
-            self._learnt[name] = (path.to(way.device) / (way.square() + self.config.damping)).clamp_(min=0)
+            change = weights[name].value().detach() - self._start[name].to(weights[name].parameter.device)
+            self._learnt[name] = (path.to(change.device) / (change.square() + self.config.damping)).clamp_(min=0)
         self._path, self._start = {}, {}
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """Return Ω of the domain."""
         learnt, self._learnt = self._learnt, {}
         return learnt
-
-    def end_domain(self, stage: Stage) -> None:
-        """Add the importance for the domain and move the anchor to its final weights."""
-        self._placed = None
-        self._gradients.stop()
-        if self.config.strength:
-            self.consolidate(stage, stage.domain)

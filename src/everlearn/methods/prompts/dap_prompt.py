@@ -18,7 +18,7 @@ from everlearn.methods.base import (
     Stage,
     register,
 )
-from everlearn.methods.engine.attachment import detach, freeze_base
+from everlearn.methods.engine.attachment import attach_at_test, detach
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
     at_rate,
@@ -74,26 +74,21 @@ class DAPPrompt(Method):
     """The prompt of each domain."""
 
     def check(self, setting: Setting) -> None:
-        """Require that the prompt fits the positions, and that it does not connect packed documents."""
         super().check(setting)
         check_prompt(self, setting, self.config.n_tokens)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of the prompt, which is stored for each domain."""
         added = self.config.n_tokens * word_embeddings(model).shape[1]
         return Cost(memory_bytes=4 * added, disk_bytes_per_domain=4 * added, parameters=added)
 
     def attach(self, stage: Stage) -> None:
-        """Attach a new prompt and freeze everything else."""
         check_stage_length(self, stage, self.config.n_tokens)
         SoftPrompt(self._new(stage.model)).attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Set the learning rate of the prompt."""
         return at_rate(groups, self.config.learning_rate)
 
     def detach(self, stage: Stage) -> None:
-        """Keep the prompt and restore the base model."""
         self._prompts[stage.domain] = detach(stage.model, self.name).vectors.detach().cpu().clone()
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
@@ -102,12 +97,7 @@ class DAPPrompt(Method):
             return model
         vectors = self._prompts[reading.domain]
         check_memory(self, model, vectors)
-        prompt = SoftPrompt(vectors)
-        if self.config.freeze_base_at_end_task:
-            freeze_base(model)
-            prompt.requires_grad_(False)
-        prompt.attach(model, self.name)
-        return model
+        return attach_at_test(SoftPrompt(vectors), model, self.name, freeze=self.config.freeze_base_at_end_task)
 
     def _new(self, model: nn.Module) -> Tensor:
         words = word_embeddings(model)

@@ -1,20 +1,18 @@
 """One trained vector per domain, read with every text of it (ELLE, arXiv 2203.06311, §3.3).
 
 ELLE inserts the prompt of a domain after the first token. Here it also has the position of the first token, so that a
-row may be as long as the longest input of the model, and all documents packed into a row are equally close to it. It
-takes part in the attention of every layer and is removed from the last hidden state, so that later modules see the text
-only.
+row may still have the longest input of the model, and all packed documents are equally close to it. It takes part in
+the attention of every layer and is removed from the last hidden state, so that later modules see the text only.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from everlearn.methods.engine.attachment import Attachment
+from everlearn.methods.engine.attachment import Attachment, arguments
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 
@@ -52,23 +50,22 @@ class DomainPrompts(Attachment):
     def _insert(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
-        given = dict(inspect.signature(base.forward).bind(*args, **kwargs).arguments)
-        given |= given.pop("kwargs", {})
-        ids, embedded = given.pop("input_ids", None), given.get("inputs_embeds")
+        inputs = arguments(base, args, kwargs)
+        ids, embedded = inputs.pop("input_ids", None), inputs.get("inputs_embeds")
         if embedded is None:
             embedded = base.get_input_embeddings()(ids)  # type: ignore[operator]
         domains, everywhere = self._domains(len(embedded))
         prompt = self.vectors[domains.clamp(min=0)][:, None].to(embedded.dtype)
-        positions = given.get("position_ids")
+        positions = inputs.get("position_ids")
         if positions is None:
             positions = self._positions(embedded, ids)
-        if given.get("attention_mask") is not None or not (everywhere and self._at):
-            given["attention_mask"] = self._mask(base, given.get("attention_mask"), positions, domains >= 0)
-        given["inputs_embeds"] = self._between(embedded, prompt)
-        given["position_ids"] = self._between(positions, positions[:, :1])
-        if given.get("token_type_ids") is not None:
-            given["token_type_ids"] = self._between(given["token_type_ids"], given["token_type_ids"][:, :1])
-        return (), given
+        if inputs.get("attention_mask") is not None or not (everywhere and self._at):
+            inputs["attention_mask"] = self._mask(base, inputs.get("attention_mask"), positions, domains >= 0)
+        inputs["inputs_embeds"] = self._between(embedded, prompt)
+        inputs["position_ids"] = self._between(positions, positions[:, :1])
+        if inputs.get("token_type_ids") is not None:
+            inputs["token_type_ids"] = self._between(inputs["token_type_ids"], inputs["token_type_ids"][:, :1])
+        return (), inputs
 
     def _remove(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         hidden = output.last_hidden_state
@@ -79,11 +76,11 @@ class DomainPrompts(Attachment):
         return torch.cat([row[:, : self._at], new, row[:, self._at :]], 1)
 
     def _domains(self, rows: int) -> tuple[Tensor, bool]:
-        """Return the domain number of each row, [B], and whether each has a prompt; `rows` is used once."""
-        told, self.rows = self.rows, None
+        """Return the domain number of each row, [B], and whether all have a prompt; :attr:`rows` is used once."""
+        first, self.rows = self.rows, None
         domains = torch.full((rows,), len(self.vectors) - 1)
-        if told is not None:
-            domains[: len(told)] = told
+        if first is not None:
+            domains[: len(first)] = first
         return domains.to(self.vectors.device), bool((domains >= 0).all())
 
     def _positions(self, embedded: Tensor, ids: Tensor | None) -> Tensor:
@@ -96,7 +93,7 @@ class DomainPrompts(Attachment):
         return real.cumsum(1) * real + self._padding
 
     def _mask(self, base: nn.Module, mask: Tensor | None, positions: Tensor, has: Tensor) -> Tensor:
-        """Return the attention mask with the prompt, visible to every token of its row; not in a row without one."""
+        """Return the attention mask with the prompt, which every token of a row with a prompt attends to."""
         if mask is None and self._at:
             mask = torch.ones_like(positions)
         elif mask is None:

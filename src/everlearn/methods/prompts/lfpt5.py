@@ -28,7 +28,7 @@ from everlearn.methods.base import (
     Stage,
     register,
 )
-from everlearn.methods.engine.attachment import attached, detach, freeze_base
+from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.own_examples import WrittenPairs, WrittenTexts
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
@@ -57,23 +57,21 @@ DRAWS = 4
 
 
 class WrittenRows(StatePiece[dict[str, list[Block]] | None]):
-    """Rows that the model wrote for each domain: tensors "<domain>/<number>/<column>", and how many as a fact."""
+    """Generated rows of each domain: tensors "<domain>/<number>/<column>", and their numbers as a fact."""
 
     file = "json"
 
     def holds(self, value: dict[str, list[Block]] | None) -> bool:
-        """Return whether rows were written, even if for no domain."""
+        """Return whether the generation has run, even if there was no domain to generate for."""
         return value is not None
 
     def save(self, value: dict[str, list[Block]] | None, memory: Memory) -> None:
-        """Write each row by itself: they differ in length."""
         for domain, blocks in (value or {}).items():
             for number, block in enumerate(blocks):
                 memory.tensors |= {f"{domain}/{number}/{key}": torch.from_numpy(one) for key, one in block.items()}
         memory.facts[self.key] = {domain: len(blocks) for domain, blocks in (value or {}).items()}
 
     def load(self, reader: MemoryReader) -> dict[str, list[Block]] | None:
-        """Take the rows of each domain, all with the same columns."""
         if self.key not in reader.facts:
             return None
         rows: dict[str, list[Block]] = {}
@@ -157,19 +155,19 @@ class LFPT5(Method):
     config: Config
     _prompt = OneTensor(PROMPT, dims=2)
     _pseudo = WrittenRows("pseudo", lambda: None)
-    """The prompt; within a domain also its pseudo-samples, with which a resumed domain continues."""
+    """The prompt and, while a domain is learnt, its pseudo-samples."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, importance_pass=self._uses_pseudo)
 
     def check(self, setting: Setting) -> None:
-        """Require that the prompt fits, and that rows are examples that the model can generate one by one."""
         super().check(setting)
         if setting.objective.name == "text-to-text" and kind_of(setting.model) == "decoder":
             raise MethodError(
-                f"Method '{self.label}' teaches a model to write single examples, but with `objective: text-to-text` a "
-                "decoder's are packed into rows. Set `objective: causal`, or take an encoder-decoder (`model.path`)."
+                f"Method '{self.label}' trains a model to generate single examples, but with `objective: text-to-text` "
+                "those of a decoder are packed into rows. Set `objective: causal`, or take an encoder-decoder "
+                "(`model.path`)."
             )
         check_prompt(self, setting, self.config.n_tokens)
 
@@ -201,25 +199,22 @@ class LFPT5(Method):
         start = self._prompt if len(self._prompt) else self._new(stage)
         CarriedPrompt(start).attach(stage.model, self.name, freeze=True)
         if self._pseudo is None:
-            self._pseudo = self._write(stage) if self._uses_pseudo else {}
+            self._pseudo = self._generate(stage) if self._uses_pseudo else {}
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Set the learning rate and weight decay of the prompt."""
         return at_rate(groups, self.config.learning_rate, self.config.weight_decay)
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return the additional losses; their dropout is seeded separately from that of the batch."""
         with seeded(stage.seed, self.name, stage.index, stage.step, stage.row):
-            losses = self._of_writing(stage, [(block, stage.domain) for block in _blocks(batch)], "lm", self.config.lm)
-            drawn_rows = self._drawn(stage)
-            if drawn_rows:
-                weight = self.config.pseudo * self.config.lm
-                losses |= self._of_writing(stage, drawn_rows, "pseudo_lm", weight)
-                losses |= self._of_solving(stage, [block for block, _ in drawn_rows])
+            own = [(block, stage.domain) for block in _blocks(batch)]
+            losses = self._generation_loss(stage, own, "lm", self.config.lm)
+            if sample := self._sample(stage):
+                losses |= self._generation_loss(stage, sample, "pseudo_lm", self.config.pseudo * self.config.lm)
+                losses |= self._task_losses(stage, [block for block, _ in sample])
         return losses
 
     def detach(self, stage: Stage) -> None:
-        """Keep the prompt, drop the pseudo-samples, and restore the base model."""
         self._prompt = detach(stage.model, self.name).vectors.detach().cpu().clone()
         self._pseudo = None
 
@@ -229,26 +224,22 @@ class LFPT5(Method):
             return model
         check_memory(self, model, self._prompt)
         prompt = CarriedPrompt(self._prompt)
-        if self.config.freeze_base_at_end_task:
-            freeze_base(model)
-            prompt.requires_grad_(False)
-        prompt.attach(model, self.name)
-        return model
+        return attach_at_test(prompt, model, self.name, freeze=self.config.freeze_base_at_end_task)
 
     # -- losses ------------------------------------------------------------------------------------------------
 
-    def _of_writing(
+    def _generation_loss(
         self, stage: Stage, rows: Sequence[tuple[Block, str]], name: str, weight: float
     ) -> dict[str, Tensor]:
         """Return the mean loss of generating these examples when prompted with their domains."""
         writer = self._writer(stage)
-        lessons = [writer.lesson(block, domain) for block, domain in rows] if weight else []
-        usable = [lesson for lesson in lessons if lesson is not None]
+        examples = [writer.lesson(block, domain) for block, domain in rows] if weight else []
+        usable = [example for example in examples if example is not None]
         if not usable:
             return {}
         return {name: weight * stage.objective.per_sample_loss(stage.model, self._collated(stage, usable)).mean()}
 
-    def _of_solving(self, stage: Stage, rows: Sequence[Block]) -> dict[str, Tensor]:
+    def _task_losses(self, stage: Stage, rows: Sequence[Block]) -> dict[str, Tensor]:
         """Return the task loss on pseudo-samples, and the divergence of the answers from the earlier prompt's."""
         batch = self._collated(stage, rows)
         real = batch["labels"] != IGNORE
@@ -278,24 +269,24 @@ class LFPT5(Method):
             return WrittenTexts(encoder)
         return WrittenPairs(encoder, self.config.question, self.config.separator)
 
-    def _write(self, stage: Stage) -> dict[str, list[Block]]:
+    def _generate(self, stage: Stage) -> dict[str, list[Block]]:
         """Generate pseudo-samples of each earlier domain with the current prompt."""
         writer, wanted = self._writer(stage), self.config.samples
         decoder = kind_of(stage.model) == "decoder"
         most = min(self.config.pseudo_tokens, stage.source.block_tokens or self.config.pseudo_tokens)
         end = stage.tokenizer.eos_token_id
-        found: dict[str, list[Block]] = {}
+        samples: dict[str, list[Block]] = {}
         with torch.no_grad(), evaluating(stage.model):
             for domain in stage.earlier:
-                asked, blocks = writer.asked(domain), list[Block]()
+                question, blocks = writer.asked(domain), list[Block]()
                 draws = torch.rand(DRAWS * wanted, most, dtype=torch.float64)
                 while len(draws) and len(blocks) < wanted:
                     count = min(stage.batch_size, wanted - len(blocks))
                     part, draws = draws[:count], draws[count:]
-                    ids = torch.tensor([asked] * len(part), device=next(stage.model.parameters()).device)
+                    ids = torch.tensor([question] * len(part), device=next(stage.model.parameters()).device)
                     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
                     ending = Ending(
-                        most - len(asked) if decoder else most,
+                        most - len(question) if decoder else most,
                         () if decoder else [end],
                         temperature=1,
                         draws=part,
@@ -304,15 +295,15 @@ class LFPT5(Method):
                     )
                     rows = decode(steps, ending)
                     blocks += [block for row in rows if (block := writer.block(row)) is not None]
-                found[domain] = blocks
+                samples[domain] = blocks
                 if len(blocks) < wanted:
                     stage.notes.append(
-                        f"Method '{self.label}': of {DRAWS * wanted:,} examples of '{domain}' that the model wrote, "
-                        f"{len(blocks):,} had a prompt and an answer ({wanted:,} were wanted)."
+                        f"Method '{self.label}': of {DRAWS * wanted:,} generated examples of '{domain}' only "
+                        f"{len(blocks):,} had a prompt and an answer ({wanted:,} were requested)."
                     )
-        return found
+        return samples
 
-    def _drawn(self, stage: Stage) -> list[tuple[Block, str]]:
+    def _sample(self, stage: Stage) -> list[tuple[Block, str]]:
         """Return the pseudo-samples of a step, with their domains; the same in all its micro-batches."""
         rows = [(block, domain) for domain, blocks in (self._pseudo or {}).items() for block in blocks]
         if not rows:
@@ -329,9 +320,9 @@ class LFPT5(Method):
         """Return the mean embeddings of the configured words, followed by random frequent ones."""
         words, n = word_embeddings(stage.model), self.config.n_tokens
         encoder = Encoder(stage.tokenizer, kind_of(stage.model))
-        given = [words[ids].mean(0) for ids in encoder(self.config.words[:n])]
-        drawn_words = torch.randint(min(FREQUENT, len(words)), (n - len(given),)).to(words.device)
-        return torch.cat([*(each[None] for each in given), words[drawn_words]]).detach()
+        configured = [words[ids].mean(0) for ids in encoder(self.config.words[:n])]
+        sampled = torch.randint(min(FREQUENT, len(words)), (n - len(configured),)).to(words.device)
+        return torch.cat([*(each[None] for each in configured), words[sampled]]).detach()
 
 
 class CarriedPrompt(SoftPrompt):

@@ -24,11 +24,11 @@ class WrittenPairs:
         self._separator: list[int] = encoder([separator])[0]
 
     def asked(self, domain: str) -> list[int]:
-        """Return the input of the encoder that asks for a domain."""
+        """Return the prompt for an example of a domain."""
         return self._around(self._encoder([self._question.replace("{domain}", domain)])[0])
 
     def lesson(self, block: Block, domain: str) -> Block:
-        """Return the training example that generates an example: question → prompt, separator, answer."""
+        """Return the training example for generating this one: question → prompt, separator, answer."""
         prompt, answer = (self._bare(block[key].tolist()) for key in ("input_ids", "labels"))
         labels = self._around([*prompt, *self._separator, *answer])
         return {"input_ids": np.array(self.asked(domain), np.int32), "labels": np.array(labels, np.int32)}

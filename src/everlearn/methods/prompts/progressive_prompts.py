@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, Variant, register
-from everlearn.methods.engine.attachment import detach, freeze_base, frozen
+from everlearn.methods.engine.attachment import attach_at_test, detach, frozen
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
     at_rate,
@@ -47,7 +47,7 @@ class ProgressivePrompts(Method):
         Variant(
             "progressive_prompts_by_domain",
             "Progressive Prompts (domain id)",
-            "At test a text is read with the prompts up to that of its own domain, as it was when it was learnt.",
+            "At test time a text is read with the prompts of the domains learnt up to its own, as after its domain.",
             {"read": "own"},
         ),
     )
@@ -64,8 +64,8 @@ class ProgressivePrompts(Method):
         weight_decay: float | None = Field(1e-5, ge=0, allow_inf_nan=False)
         """Weight decay of the prompt; the authors use 1e-5. null: `train.weight_decay`."""
         read: Literal["all", "own"] = "all"
-        """At test time: all prompts for every text, as in the released code; or for a text of a learnt domain the
-        prompts up to its own, which needs a domain id and forgets nothing, and none for other text."""
+        """Prompts at test time: `all` for every text, as in the released code; or, with `own` (which needs a domain id
+        and forgets nothing), those of the domains up to that of the text, and none for text of no learnt domain."""
         freeze_base_at_end_task: bool = False
         """Fine-tune only the classification head: prompts and model are frozen."""
 
@@ -93,7 +93,6 @@ class ProgressivePrompts(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """Attach a new prompt before the earlier ones; everything else is frozen."""
         check_stage_length(self, stage, self.config.n_tokens * (len(self._prompts) + 1))
         for prompt in self._prompts.values():
             check_memory(self, stage.model, prompt)
@@ -103,7 +102,6 @@ class ProgressivePrompts(Method):
         new.attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Set the learning rate and weight decay of the prompt."""
         return at_rate(groups, self.config.learning_rate, self.config.weight_decay)
 
     def detach(self, stage: Stage) -> None:
@@ -122,11 +120,7 @@ class ProgressivePrompts(Method):
         for vectors in (*earlier, last):
             check_memory(self, model, vectors)
         prompt = ProgressivePrompt(last, earlier)
-        if self.config.freeze_base_at_end_task:
-            freeze_base(model)
-            prompt.requires_grad_(False)
-        prompt.attach(model, self.name)
-        return model
+        return attach_at_test(prompt, model, self.name, freeze=self.config.freeze_base_at_end_task)
 
 
 class ProgressivePrompt(SoftPrompt):

@@ -30,9 +30,9 @@ class BeforeText(Attachment):
 
     lengthens_rows = True
     behind = False
-    """Whether they follow the text of each row instead, before its padding; for the encoder of an encoder-decoder."""
+    """Whether they follow the text of each row, before its padding; only in the encoder of an encoder-decoder."""
 
-    def stand(self, text: Tensor) -> Tensor:
+    def vectors_for(self, text: Tensor) -> Tensor:
         """Return the vectors to prepend, [B, n, E], for embedded rows [B, S, E]."""
         raise NotImplementedError
 
@@ -42,7 +42,6 @@ class BeforeText(Attachment):
         raise NotImplementedError
 
     def place(self, model: nn.Module) -> None:
-        """Register hooks on the base model, or on its two stacks."""
         base: Any = model.base_model
         if kind_of(model) == "encoder-decoder":
             base.encoder.register_forward_pre_hook(self.put_before, with_kwargs=True)
@@ -55,25 +54,25 @@ class BeforeText(Attachment):
         self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
         """Replace tokens by embeddings with the prompt, and lengthen masks and positions by n; a forward pre-hook."""
-        given = arguments(base, args, kwargs)
-        ids = given.pop("input_ids", None)
+        inputs = arguments(base, args, kwargs)
+        ids = inputs.pop("input_ids", None)
         if ids is not None:
-            given["inputs_embeds"] = base.get_input_embeddings()(ids)  # type: ignore[operator]
-        text, n = given["inputs_embeds"], self.taken_positions
-        mask, positions = given.get("attention_mask"), given.get("position_ids")
-        given["inputs_embeds"] = self._beside(self.stand(text), text, mask)
+            inputs["inputs_embeds"] = base.get_input_embeddings()(ids)  # type: ignore[operator]
+        text, n = inputs["inputs_embeds"], self.taken_positions
+        mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+        inputs["inputs_embeds"] = self._joined(self.vectors_for(text), text, mask)
         if mask is not None and mask.dim() == 4:  # the full attention mask of a decoder
-            given["attention_mask"] = F.pad(mask, (n, 0, n, 0), value=True).tril()
+            inputs["attention_mask"] = F.pad(mask, (n, 0, n, 0), value=True).tril()
         elif mask is not None:
-            given["attention_mask"] = self._beside(mask.new_ones(len(mask), n), mask, mask)
+            inputs["attention_mask"] = self._joined(mask.new_ones(len(mask), n), mask, mask)
         elif positions is not None:
-            given["attention_mask"] = self._isolating(base, positions, text.dtype)
-        if given.get("token_type_ids") is not None:
-            given["token_type_ids"] = F.pad(given["token_type_ids"], (n, 0))
+            inputs["attention_mask"] = self._isolating(base, positions, text.dtype)
+        if inputs.get("token_type_ids") is not None:
+            inputs["token_type_ids"] = F.pad(inputs["token_type_ids"], (n, 0))
         if positions is not None:
             own = torch.arange(n, device=positions.device).expand(len(positions), -1)
-            given["position_ids"] = torch.cat([own, positions + n], 1)
-        return (), given
+            inputs["position_ids"] = torch.cat([own, positions + n], 1)
+        return (), inputs
 
     def cut_off(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Remove the prompt from the output; a forward hook."""
@@ -92,27 +91,27 @@ class BeforeText(Attachment):
         """Lengthen the encoder's mask by n; a forward pre-hook of an encoder-decoder's decoder."""
         mask = kwargs.get("encoder_attention_mask")
         if mask is not None:
-            ours = mask.new_ones(len(mask), self.taken_positions)
-            kwargs = kwargs | {"encoder_attention_mask": self._beside(ours, mask, mask)}
+            own = mask.new_ones(len(mask), self.taken_positions)
+            kwargs = kwargs | {"encoder_attention_mask": self._joined(own, mask, mask)}
         return args, kwargs
 
-    def _beside(self, ours: Tensor, text: Tensor, mask: Tensor | None) -> Tensor:
+    def _joined(self, own: Tensor, text: Tensor, mask: Tensor | None) -> Tensor:
         """Concatenate [B, n, …] and [B, S, …] to [B, n + S, …]: before the text, or after the text of each row."""
         if not self.behind:
-            return torch.cat([ours, text], 1)
+            return torch.cat([own, text], 1)
+        joined = torch.cat([text, own], 1)
         if mask is None:
-            return torch.cat([text, ours], 1)
-        n, size = ours.shape[1], text.shape[1]
+            return joined
+        n, size = own.shape[1], text.shape[1]
         at, length = torch.arange(size + n, device=text.device), mask.sum(1, keepdim=True)
         source = torch.where(at < length, at, torch.where(at < length + n, size + at - length, at - n))
-        joined = torch.cat([text, ours], 1)
         return joined[torch.arange(len(text), device=text.device)[:, None], source]
 
     def _isolating(self, base: nn.Module, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the mask of causal rows, [B, 1, n + S, n + S]: P, and earlier tokens of the same document.
 
-        A document continues as long as positions count on (as transformers reads packed rows); with P in front, that
-        rule would hide P from all documents but the first.
+        A document continues as long as positions increase by 1, as transformers reads packed rows; with P in front,
+        that rule would hide P from all documents but the first.
         """
         n = self.taken_positions
         document = F.pad((positions[:, 1:] != positions[:, :-1] + 1).cumsum(1), (1, 0))
@@ -140,7 +139,7 @@ class SoftPrompt(BeforeText):
         """Return the vectors in front of a text, [n, E]."""
         return self.vectors
 
-    def stand(self, text: Tensor) -> Tensor:
+    def vectors_for(self, text: Tensor) -> Tensor:
         return self.prompt().to(text.dtype).expand(len(text), -1, -1)
 
     @property
@@ -158,42 +157,35 @@ def word_embeddings(model: nn.Module) -> Tensor:
 def at_rate(
     groups: list[dict[str, Any]], learning_rate: float | None, weight_decay: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return the parameter groups with the learning rate and weight decay of the prompt; None keeps a value.
-
-    The prompt is all that is trained. The schedule scales the initial value of each group.
-    """
+    """Return the parameter groups with another learning rate and weight decay; None keeps a value."""
     own = {"lr": learning_rate, "weight_decay": weight_decay}
     changed = {key: value for key, value in own.items() if value is not None}
     return [{**group, **changed} for group in groups] if changed else groups
 
 
 def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
-    """Check that a prompt fits the positions, and that it does not connect packed documents.
-
-    Raises:
-        MethodError: the check failed, or another method adds parameters.
-    """
+    """Raise ``MethodError`` if a prompt does not fit the setting: its positions, packing, or other methods."""
     refuse_other_additions(method, setting)
     attention = config_of(setting.model)._attn_implementation
     isolate = setting.objective.isolate and kind_of(setting.model) != "encoder-decoder"
     if isolate and setting.objective.name == "masked":
         raise MethodError(
-            f"Method '{method.label}' puts one prompt before a row, through which the documents packed into it see "
+            f"Method '{method.label}' prepends one prompt to a row, through which packed documents would influence "
             "each other. Set `data.isolate_documents: false`."
         )
     if isolate and tokens:
-        refuse_without_attention(method, setting, "puts one prompt before a row for every document in it")
+        refuse_without_attention(method, setting, "prepends one prompt for all documents of a row")
     if isolate and attention not in ("sdpa", "eager"):
         instead = ", or set `data.isolate_documents: false`" if setting.objective.name == "causal" else ""
         raise MethodError(
             f"Method '{method.label}' needs `model.attn_implementation: sdpa` or eager for a prompt that all documents "
-            f"of a row see (got '{attention}'). Change it{instead}."
+            f"of a row attend to (got '{attention}'). Change it{instead}."
         )
     check_length(method, setting.objective.longest_input(setting.model), tokens, setting.block_size)
 
 
 def check_stage_length(method: Method, stage: Stage, tokens: int) -> None:
-    """Check that a prompt fits the rows of a stage."""
+    """Raise ``MethodError`` if a prompt and a row of the stage exceed the longest input of the model."""
     check_length(method, stage.objective.longest_input(stage.model), tokens, stage.source.block_tokens or 1)
 
 

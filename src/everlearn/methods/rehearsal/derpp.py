@@ -14,24 +14,23 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
-from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.cost import usual_row
 from everlearn.methods.distillation.comparisons import over_texts
-from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_encoder_decoder, refuse_other_width
 from everlearn.methods.state import Fact, OneTensor, Tensors
-from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import IGNORE
+from everlearn.model.objectives import row_means
 from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
-OWN, ROWS = "derpp/", "rows"
-"""Prefix in the batch of the sequences selected for a pass, and the name of their row numbers."""
+ROWS = "rows"
+"""Key of the row numbers among the tensors of the selected sequences."""
 
 
 @register
@@ -44,9 +43,9 @@ class DERpp(Method):
     batch. The paper stores outputs of the classifier; those of a language model would need the whole vocabulary for
     each token, so the last hidden state is used instead, as in the DAS authors' code.
 
-    After each domain a uniform sample of its sequences is stored, and z is computed without dropout. A sequence is
-    masked once, as in training, and always the same afterwards. Row i of the training of a domain gets the same stored
-    row independently of batch sizes and the number of processes.
+    After each domain a uniform sample of its sequences is stored, and z is computed without dropout. The mask of a
+    sequence never changes. Row i of the training of a domain gets the same stored row for every batch size and number
+    of processes.
     """
 
     name = "derpp"
@@ -85,63 +84,49 @@ class DERpp(Method):
         return self.config.alpha > 0 or self.config.beta > 0
 
     def check(self, setting: Setting) -> None:
-        """Require rows of constant length, which an encoder-decoder does not have."""
         super().check(setting)
-        if self._active and kind_of(setting.model) == "encoder-decoder":
-            raise MethodError(
-                "Method 'derpp' does not work with encoder-decoder models: their rows differ in width, and replayed "
-                "rows share the batch's forward pass. Use 'replay'."
-            )
+        if self._active:
+            refuse_encoder_decoder(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: the hidden state of each stored sequence, and one more row per row.
+        """Return the cost: the stored sequences with their hidden states, and one more row per row.
 
         A sequence has a float32 hidden state and up to three 4-byte numbers per token, in rows of the usual length
-        (those of the recipe may be shorter). Storing hidden states takes one forward pass over the stored sequences of
-        each domain.
+        (those of the recipe may be shorter). Each domain takes one forward pass over its stored sequences.
         """
         if not self._active:
             return Cost()
         config = config_of(model).get_text_config()
-        tokens = self.config.capacity * min(USUAL_BLOCK, getattr(config, "max_position_embeddings", USUAL_BLOCK))
-        held = tokens * (4 * config.hidden_size + 12)
+        held = self.config.capacity * usual_row(config) * (4 * config.hidden_size + 12)
         return Cost(memory_bytes=held, disk_bytes=held, passes_per_step=1.0)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Select as many stored sequences as the batch has rows, with their original masks."""
         if not self._active or not self._domains:
             return {}
-        length, now = self._blocks["input_ids"].shape[1], batch["input_ids"].shape[1]
-        if length != now:
-            raise MethodError(
-                f"Method 'derpp' remembers sequences of {length} tokens, but those of domain '{stage.domain}' have "
-                f"{now}. Set `data.block_size` to {length}."
-            )
+        refuse_other_width(self, stage, self._blocks["input_ids"].shape[1], batch)
         rows, device = self._draw(stage, len(batch["labels"])), batch["input_ids"].device
         old = {name: value.to(device) for name, value in self._collated(stage, rows).items()}
         return {ROWS: torch.tensor(rows), **old}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Return the selected sequences, with labels."""
-        old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
+        old = own_rows(self, batch)
         if old.pop(ROWS, None) is None:
             return []
-        wanted = old["labels"] if self.config.beta else None
-        return [View(stage.objective.inputs(old), labels=wanted, positions=old.get("positions"))]
+        labels = old["labels"] if self.config.beta else None
+        return [View(stage.objective.inputs(old), labels=labels, positions=old.get("positions"))]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return α times the squared distance and β times the loss; each is a mean over rows with equal weights."""
         if not outputs.views:
             return {}
-        losses = {}
+        losses, old = {}, own_rows(self, batch)
         if self.config.alpha:
             now = outputs.views[0].float()
-            stored = self._hidden[batch[OWN + ROWS]].to(device=now.device, dtype=torch.float32)
-            read = counted({name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)})
-            losses["distance"] = self.config.alpha * over_texts((now - stored).square().mean(-1), read)
+            stored = self._hidden[old[ROWS]].to(device=now.device, dtype=torch.float32)
+            losses["distance"] = self.config.alpha * over_texts((now - stored).square().mean(-1), counted(old))
         if (nats := outputs.view_losses[0]) is not None:
-            labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
-            losses["replay"] = self.config.beta * (nats.sum(1) / labels.clamp(min=1)).mean()
+            losses["replay"] = self.config.beta * row_means(nats, old["labels"])
         return losses
 
     def end_domain(self, stage: Stage) -> None:
@@ -173,8 +158,8 @@ class DERpp(Method):
 
     def _draw(self, stage: Stage, rows: int) -> list[int]:
         """Return stored rows for this process's next rows of the stage, numbered globally as by the loader."""
-        met = range(stage.row, stage.row + rows)
-        return [seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in met]
+        numbers = range(stage.row, stage.row + rows)
+        return [seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in numbers]
 
     def _collated(self, stage: Stage, rows: list[int]) -> Batch:
         """Collate stored rows, with masks that depend on the sequence only."""
@@ -183,7 +168,7 @@ class DERpp(Method):
         return objective.collate(blocks, [self._masks[row] for row in rows])
 
     def _hidden_states(self, stage: Stage, rows: list[int]) -> Tensor:
-        """Return z of stored rows, [rows, S, H] float32; in lower precision the number of processes would matter."""
+        """Return z of stored rows, [rows, S, H]; in float32, so that it does not depend on the number of processes."""
         device = next(stage.model.parameters()).device
         parts = []
         with torch.no_grad(), torch.autocast(device.type, enabled=False), evaluating(stage.model):
@@ -195,5 +180,5 @@ class DERpp(Method):
 
 
 def _column(blocks: Mapping[str, Tensor], key: str) -> Tensor:
-    """Return a column of blocks; plain text, which has no labels, is learnt everywhere."""
+    """Return a column of blocks; the labels of plain text are its tokens."""
     return blocks.get(key, blocks["input_ids"]) if key == "labels" else blocks[key]

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
-from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
-from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.methods.cost import usual_row
+from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_encoder_decoder, refuse_other_width
 from everlearn.methods.state import Fact, Tensors, TextRows
-from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import IGNORE
+from everlearn.model.objectives import row_means
 from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
 from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
@@ -27,8 +26,6 @@ from everlearn.seeding import seed_for
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
-OWN = "forever/"
-"""Prefix in the batch of the rows selected for a pass."""
 USUAL_ROWS = 10_000
 """Assumed number of rows of a domain that is not known."""
 EMA, LOWEST, HIGHEST = 0.05, 0.5, 3.0
@@ -109,7 +106,7 @@ class Forever(Method):
         warm_up: int = Field(24, ge=1)
         """S, the number of steps that define a day."""
         days: tuple[float, ...] = Field((1, 2, 4, 7, 15, 30), min_length=1)
-        """Times at which replays begin, in days."""
+        """Starts of the replays, in days."""
         strength: float = Field(1e-3, ge=0, allow_inf_nan=False)
         """β₀; 0 does not constrain the weights."""
         gamma: float = Field(1.0, ge=0, allow_inf_nan=False)
@@ -117,17 +114,17 @@ class Forever(Method):
 
         @field_validator("days")
         @classmethod
-        def _one_after_another(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        def _increasing(cls, value: tuple[float, ...]) -> tuple[float, ...]:
             if min(value) < 1 or list(value) != sorted(set(value)):
-                raise ValueError("must grow, from 1 on: the first day measures how long a day is")
+                raise ValueError("must increase from 1 or more, because the first day determines the length of a day")
             return value
 
     search = ranges(strength=Around(30))
     config: Config
-    _kept = TextRows("rows/", lambda: Reservoir(1, 0))  # for what it can do with rows; which are kept is decided here
+    _kept = TextRows("rows/", lambda: Reservoir(1, 0))  # used as a list of rows; nothing is sampled
     _start = Tensors("start/", parameters=True)
     _clock = Fact("clock", Clock, beside="_start")
-    """The rows; within a domain θ* and the clock."""
+    """The stored rows and, while a domain is learnt, θ* and the clock."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -138,24 +135,16 @@ class Forever(Method):
         self._before: list[Tensor] = []
 
     def check(self, setting: Setting) -> None:
-        """Require rows of constant length, which an encoder-decoder does not have."""
         super().check(setting)
-        if self.config.sample and kind_of(setting.model) == "encoder-decoder":
-            raise MethodError(
-                f"Method '{self.label}' does not work with encoder-decoder models: their rows differ in width, and "
-                "replayed rows share the batch's forward pass. Use 'replay'."
-            )
+        if self.config.sample:
+            refuse_encoder_decoder(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: θ* and θ_{t−1}; the rows of a domain of usual size, and their passes in each replay.
-
-        With every learnt domain more rows are stored, and a replay is longer.
-        """
+        """Return the cost: θ* and θ_{t−1}; the rows of one domain of usual size, and their passes in each replay."""
         if not self.config.sample:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters())
-        longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
-        rows = math.ceil(self.config.sample * USUAL_ROWS) * min(USUAL_BLOCK, longest) * 12
+        rows = math.ceil(self.config.sample * USUAL_ROWS) * usual_row(getattr(model, "config", None)) * 12
         share = min(1.0, len(self.config.days) * self.config.sample)
         return Cost(memory_bytes=8 * numbers + rows, disk_bytes_per_domain=rows, passes_per_step=share)
 
@@ -175,22 +164,17 @@ class Forever(Method):
         """Select as many old rows as the batch has, during a replay."""
         if not self._clock.left:
             return {}
-        ids, width = batch["input_ids"], len(self._kept.blocks[0]["input_ids"])
-        if width != ids.shape[1]:
-            raise MethodError(
-                f"Method '{self.label}' remembers rows of {width} tokens, but those of domain '{stage.domain}' have "
-                f"{ids.shape[1]}. Set `data.block_size` to {width}."
-            )
+        ids = batch["input_ids"]
+        refuse_other_width(self, stage, len(self._kept.blocks[0]["input_ids"]), batch)
         # Row i of a domain's training gets the same old row for any batch size and number of processes.
-        met = list(range(stage.row, stage.row + len(ids)))
-        drawn = [seed_for(stage.seed, self.name, stage.index, row) % len(self._kept) for row in met]
-        blocks: list[Block] = [self._kept.blocks[row] for row in drawn]
-        old = stage.objective.reseeded(stage.seed, self.name, stage.index).collate(blocks, met)
+        numbers = list(range(stage.row, stage.row + len(ids)))
+        chosen = [seed_for(stage.seed, self.name, stage.index, row) % len(self._kept) for row in numbers]
+        blocks: list[Block] = [self._kept.blocks[row] for row in chosen]
+        old = stage.objective.reseeded(stage.seed, self.name, stage.index).collate(blocks, numbers)
         return {name: value.to(ids.device) for name, value in old.items()}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Return the selected old rows, with labels."""
-        old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
+        old = own_rows(self, batch)
         if not old:
             return []
         return [View(stage.objective.inputs(old), labels=old["labels"], positions=old.get("positions"))]
@@ -199,8 +183,7 @@ class Forever(Method):
         """Return L_old, averaged over rows, and β Σ ‖θ − θ*‖²."""
         if not outputs.view_losses or (nats := outputs.view_losses[0]) is None:
             return {}
-        labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
-        losses = {"replay": (nats.sum(1) / labels.clamp(min=1)).mean()}
+        losses = {"replay": row_means(nats, batch[f"{self.name}/labels"])}
         if self.config.strength:
             apart = [local_part(p).float() - start for p, start in zip(self._trained, self._held, strict=True)]
             terms = torch.stack([each.square().sum() for each in apart])
@@ -224,22 +207,18 @@ class Forever(Method):
             stage.log({"step": stage.step + 1, "replay_of_day": self.config.days[self._clock.events - 1]})
 
     def end_domain(self, stage: Stage) -> None:
-        """Store some rows of the domain."""
         if not self.config.sample:
             return
         if self._before and not self._clock.events:
             stage.notes.append(
-                f"Method '{self.label}' replays after {self.config.warm_up:,} steps (`warm_up`) and later, and "
-                f"'{stage.domain}' has {stage.steps:,}: nothing old was met in it."
+                f"Method '{self.label}' begins to replay after {self.config.warm_up:,} steps (`warm_up`), but "
+                f"'{stage.domain}' has {stage.steps:,}: nothing was replayed in it."
             )
         size = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
         new = list(islice(stage.source.once(seed_for(stage.seed, self.name)), max(1, int(self.config.sample * size))))
-        self._kept.blocks, self._kept.domains = (
-            [*self._kept.blocks, *new],
-            [*self._kept.domains, *[stage.domain] * len(new)],
-        )
+        self._kept.blocks = [*self._kept.blocks, *new]
+        self._kept.domains = [*self._kept.domains, *[stage.domain] * len(new)]
 
     def detach(self, stage: Stage) -> None:
-        """Delete the state of the current domain."""
         self._clock, self._start = Clock(), {}
         self._trained, self._held, self._before = [], [], []

@@ -1,10 +1,9 @@
-"""Generate rows with the model of a stage before it learns a domain, for replay without old text."""
+"""Generate rows with the model at the beginning of a stage, for replay without old text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from everlearn.seeding import seed_for
 
 TEXTS_PER_ROW = 32
 """Largest number of generated texts per requested row, as a model may end its texts after one token."""
-FOLDER, IDS, LENGTHS = "generated", "ids", "lengths"
+FOLDER, TEXTS, IDS, LENGTHS = "generated", "texts.safetensors", "ids", "lengths"
 
 
 def generated_rows(stage: Stage, wanted: int, sweeps: int) -> tuple[list[Block], int]:
@@ -45,24 +44,24 @@ def generated_rows(stage: Stage, wanted: int, sweeps: int) -> tuple[list[Block],
     size, encoder = stage.source.block_tokens, Encoder(stage.tokenizer, kind_of(stage.model))
     if size is None:
         raise MethodError(
-            f"Rows of '{stage.domain}' differ in length, and a model's own texts are packed into rows of one length: "
-            "set method 'replay', option 'source', to 'earlier' or 'general'."
+            f"Rows of '{stage.domain}' differ in length, but generated texts are packed into rows of one length: set "
+            "method 'replay', option 'source', to 'earlier' or 'general'."
         )
     packer, blocks = TextPacker(encoder, size), list[Block]()
     lots, number = math.ceil(TEXTS_PER_ROW * wanted / stage.batch_size), 0
-    with stage.phase(f"Writing text of its own before {stage.domain}", wanted) as done:
+    with stage.phase(f"Generating text before {stage.domain}", wanted) as done:
         while len(blocks) < wanted and number < lots:
-            several = range(number, min(number + (processes() if stage.folder else 1), lots))
-            for texts in _lots(stage, several, encoder, size, sweeps):
+            numbers = range(number, min(number + (processes() if stage.folder else 1), lots))
+            for texts in _lots(stage, numbers, encoder, size, sweeps):
                 blocks += packer.feed_ids(texts)
-            number = several.stop
+            number = numbers.stop
             done(min(len(blocks), wanted))
         done(wanted)
     if not blocks:
         raise MethodError(
-            f"What the model writes before '{stage.domain}' does not fill one row: {packer.count.documents:,} texts "
-            f"have {packer.count.tokens:,} tokens. Lower `data.block_size`, or set method 'replay', option 'source', "
-            "to 'earlier' or 'general'."
+            f"The text that the model generated before '{stage.domain}' does not fill one row: "
+            f"{packer.count.documents:,} texts have {packer.count.tokens:,} tokens. Lower `data.block_size`, or set "
+            "method 'replay', option 'source', to 'earlier' or 'general'."
         )
     return blocks[:wanted], packer.count.documents
 
@@ -73,31 +72,22 @@ def _lots(stage: Stage, numbers: range, encoder: Encoder, size: int, sweeps: int
         place = None if stage.folder is None else stage.folder / FOLDER / f"{number:06d}"
         if place is not None and (number % processes() != rank() or files.damage(place) is None):
             continue
-        texts = _written(
-            stage, range(number * stage.batch_size, (number + 1) * stage.batch_size), encoder, size, sweeps
-        )
+        rows = range(number * stage.batch_size, (number + 1) * stage.batch_size)
+        texts = _generate(stage, rows, encoder, size, sweeps)
         if place is None:
             yield texts
-        else:
-            _save(place, texts)
+            continue
+        with files.new_folder(place) as folder:
+            ids = torch.tensor([token for text in texts for token in text], dtype=torch.int32)
+            files.save_tensors(folder / TEXTS, {IDS: ids, LENGTHS: torch.tensor([*map(len, texts)])})
     if stage.folder is not None:
         wait_for_all()
         for number in numbers:
-            yield _load(stage.folder / FOLDER / f"{number:06d}")
+            saved = files.load_tensors(stage.folder / FOLDER / f"{number:06d}" / TEXTS)
+            yield [part.tolist() for part in saved[IDS].split(saved[LENGTHS].tolist())]
 
 
-def _save(place: Path, texts: Sequence[Sequence[int]]) -> None:
-    with files.new_folder(place) as folder:
-        ids = torch.tensor([token for text in texts for token in text], dtype=torch.int32)
-        files.save_tensors(folder / "texts.safetensors", {IDS: ids, LENGTHS: torch.tensor([*map(len, texts)])})
-
-
-def _load(place: Path) -> list[list[int]]:
-    found = files.load_tensors(place / "texts.safetensors")
-    return [part.tolist() for part in found[IDS].split(found[LENGTHS].tolist())]
-
-
-def _written(stage: Stage, numbers: range, encoder: Encoder, size: int, sweeps: int) -> list[list[int]]:
+def _generate(stage: Stage, numbers: range, encoder: Encoder, size: int, sweeps: int) -> list[list[int]]:
     """Generate the texts with these numbers, including special tokens; each text depends on its number only."""
     seeds = [seed_for(stage.seed, FOLDER, stage.index, number) for number in numbers]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -116,7 +106,7 @@ def _sampled(stage: Stage, generators: Sequence[torch.Generator], encoder: Encod
     draws = torch.stack([torch.rand(most, generator=each, dtype=torch.float64) for each in generators])
     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     texts = decode(steps, Ending(most, () if end is None else (end,), temperature=1, draws=draws))
-    # A truncated text has no end token, so that no wrong end is learnt.
+    # A truncated text has no end token, so that the model does not learn a wrong end.
     return [[*start, *text, *([end] if end is not None and len(text) < most else [])] for text in texts]
 
 

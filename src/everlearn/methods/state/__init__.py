@@ -1,12 +1,12 @@
-"""The state of a method: what its class declares is saved, loaded and checked by one rule.
+"""Save, load and check the state that the class of a method declares.
 
     class NearBase(Method):
         _anchor = Tensors("anchor/", parameters=True)
         _learnt = Fact("domains", list[str], beside="_anchor")
 
-``_anchor`` is {} at first and saved as "anchor/<name>"; ``_learnt`` is [] at first. A memory with an unknown key,
-another type, NaN or infinity, other names or shapes than the trained parameters, or with only one of the two is refused
-with a sentence that names the file and the key.
+``_anchor`` is {} at first and saved as "anchor/<name>"; ``_learnt`` is [] at first. A memory is refused, with the file
+and the key in the message, if it has an unknown key, another type, NaN or infinity, other names or shapes than the
+trained parameters, or only one of the two.
 """
 
 from everlearn.methods.state.facts import Fact, Nested

@@ -1,4 +1,4 @@
-"""Pieces of state that are not tensors of one's own: a JSON fact, and the memory of another method."""
+"""Pieces of state that are JSON facts, or the memory of another method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fact(StatePiece[T]):
 
     Args:
         key: its key.
-        empty: makes the value of a method that remembers nothing; also its type, unless `of` is given.
+        empty: returns the initial value, which is not saved; also its type, unless `of` is given.
         of: its type for pydantic (``int | None``, a dataclass).
         common: arguments of :class:`StatePiece`.
     """
@@ -35,15 +35,12 @@ class Fact(StatePiece[T]):
         return TypeAdapter(self.of)
 
     def holds(self, value: T) -> bool:
-        """Return whether it differs from the empty value."""
         return value != self.empty()
 
     def save(self, value: T, memory: Memory) -> None:
-        """Write the value as JSON."""
         memory.facts[self.key] = self._type.dump_python(value, mode="json")
 
     def load(self, reader: MemoryReader) -> T:
-        """Take the fact."""
         return reader.take_fact(self.key, self._type) if self.key in reader.facts else self.empty()
 
 
@@ -52,7 +49,7 @@ class Nested(StatePiece[Any]):
 
     Args:
         key: the prefix; without its slash it is the key of the other method's facts. "" adds none.
-        at: path of the other method from this one.
+        at: attribute of this method that holds the other one.
     """
 
     has_prefix = True
@@ -61,7 +58,6 @@ class Nested(StatePiece[Any]):
         super().__init__(key, lambda: None, at=at)
 
     def value(self, method: object) -> Memory:
-        """Return the other method's memory."""
         memory: Memory = super().value(method).memory()
         return memory
 
@@ -70,12 +66,10 @@ class Nested(StatePiece[Any]):
         super().value(method).load_memory(value)
 
     def save(self, value: Memory, memory: Memory) -> None:
-        """Write the memory under the prefix."""
         memory.tensors |= {f"{self.key}{name}": tensor for name, tensor in value.tensors.items()}
         memory.facts |= {self.key.rstrip("/"): value.facts} if self.key else value.facts
 
     def load(self, reader: MemoryReader) -> Memory:
-        """Take everything under the prefix."""
         key = self.key.rstrip("/")
         if not key:
             facts, reader.facts = reader.facts, {}

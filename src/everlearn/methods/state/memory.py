@@ -1,4 +1,4 @@
-"""Define the memory of a method, and the reader from which each piece of its state takes its tensors and facts."""
+"""Define the memory of a method, and the reader that hands its tensors and facts to the pieces of state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Memory:
 
 
 class MemoryReader:
-    """A memory that is being loaded: taken items are removed, so that unknown ones are noticed at the end.
+    """A memory that is being loaded: items are removed when they are read, so that unknown ones remain.
 
     Args:
         memory: the memory, which is not changed.
@@ -44,7 +44,7 @@ class MemoryReader:
         self.path, self.label = memory.path, label
 
     def refuse(self, key: str, rule: str, file: str = "safetensors") -> NoReturn:
-        """Raise ``MethodError`` with a sentence about one key of one of the two files."""
+        """Raise ``MethodError``: `key` of the file violates `rule`."""
         place = f" {self.path}.{file}" if self.path else ""
         raise MethodError(
             f"Method '{self.label}' cannot load its memory{place}: '{key}' {rule}. "
@@ -52,7 +52,7 @@ class MemoryReader:
         )
 
     def take_prefixed(self, prefix: str, kind: Kind = "any", dims: int | None = None) -> dict[str, Tensor]:
-        """Take the tensors whose keys begin with a prefix, checked; return them by the rest of their keys."""
+        """Take and check the tensors whose keys begin with a prefix; return them by the rest of their keys."""
         keys = [key for key in self.tensors if key.startswith(prefix)]
         return {key.removeprefix(prefix): self.take_tensor(key, kind, dims) for key in keys}
 

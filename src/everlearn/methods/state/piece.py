@@ -20,8 +20,8 @@ class StatePiece(Generic[T]):
 
     Args:
         key: the key of one fact or tensor, or the prefix of the keys of several.
-        empty: makes the value of a method that remembers nothing, which is not saved.
-        at: path of the value from the method, such as ``_queue.texts``; by default the attribute itself.
+        empty: returns the initial value, which is not saved.
+        at: path of attributes to the value, such as ``_queue.texts``; by default the attribute itself.
         beside: name of another piece: both are present or neither is.
         rows: name of another piece that has an item for each row of this one.
     """
@@ -54,7 +54,7 @@ class StatePiece(Generic[T]):
         return value
 
     def set(self, method: object, value: T) -> None:
-        """Give the method a loaded value."""
+        """Set a loaded value."""
         *path, last = self.at.split(".")
         setattr(functools.reduce(getattr, path, method), last, value)
 
@@ -67,11 +67,11 @@ class StatePiece(Generic[T]):
         raise NotImplementedError
 
     def load(self, reader: MemoryReader) -> T:
-        """Take the value out of a memory; return the empty value if it is not there."""
+        """Take the value out of a memory; return the initial value if it is missing."""
         raise NotImplementedError
 
     def check(self, values: dict[str, Any], reader: MemoryReader) -> None:
-        """Refuse a value that does not agree with those of other pieces, once all are loaded."""
+        """Refuse a value that is inconsistent with those of other pieces, once all are loaded."""
         if self.rows and self.holds(values[self.name]):
             expected = len(values[self.rows])
             for key, rows in self.parts(values[self.name]):
@@ -79,7 +79,7 @@ class StatePiece(Generic[T]):
                     reader.refuse(key, f"must have {expected} rows (got {len(rows)})", self.file)
 
     def parts(self, value: Any) -> list[tuple[str, Any]]:
-        """Return everything that has rows, with its key."""
+        """Return the parts of a value that have rows, with their keys."""
         return [(self.key, value)]
 
     def fit(self, value: T, model: nn.Module, reader: MemoryReader) -> None:
@@ -106,10 +106,10 @@ def save_state(method: object) -> Memory:
 
 
 def load_state(method: object, label: str, memory: Memory) -> None:
-    """Give a method its state back. Nothing is set before everything is checked.
+    """Restore the state of a method; nothing is set before everything is checked.
 
     Raises:
-        MethodError: the memory is not what the class declares; the sentence names the file and the key.
+        MethodError: the memory does not match what the class declares; the message names the file and the key.
     """
     pieces, reader = declared(type(method)), MemoryReader(memory, label)
     values = {name: piece.load(reader) for name, piece in pieces.items()}

@@ -1,4 +1,4 @@
-"""A piece of state that is rows of text in a reservoir."""
+"""A piece of state that holds rows of text in a reservoir."""
 
 from __future__ import annotations
 
@@ -37,18 +37,15 @@ class TextRows(StatePiece[R]):
     has_prefix = True
 
     def holds(self, value: R) -> bool:
-        """Return whether there is a row."""
         return value is not None and len(value) > 0
 
     def save(self, value: R, memory: Memory) -> None:
-        """Write rows and facts."""
         assert value is not None
         columns, facts = value.to_memory()
         memory.tensors |= {f"{self.key}{name}": column for name, column in columns.items()}
         memory.facts |= {self.key.rstrip("/"): facts} if self.key else facts
 
     def load(self, reader: MemoryReader) -> R:
-        """Take rows and facts."""
         columns, key = reader.take_prefixed(self.key, "int"), self.key.rstrip("/")
         if not columns and (key not in reader.facts if key else not reader.facts):
             return self.empty()
@@ -60,7 +57,7 @@ class TextRows(StatePiece[R]):
 
 
 def _refuse_wrong_columns(columns: Mapping[str, Tensor], prefix: str, reader: MemoryReader) -> None:
-    """Refuse what is no set of columns: [rows, length], or values with the offsets of rows of different lengths."""
+    """Refuse other columns than [rows, length], or values and offsets for rows of different lengths."""
     if not any(name.removesuffix(".values").endswith("_ids") for name in columns):
         reader.refuse(f"{prefix}input_ids", "is missing")
     for name, column in columns.items():
@@ -70,9 +67,7 @@ def _refuse_wrong_columns(columns: Mapping[str, Tensor], prefix: str, reader: Me
             reader.refuse(f"{prefix}{name}", f"must not have shape {tuple(column.shape)}")
         if other and f"{base}.{other}" not in columns:
             reader.refuse(f"{prefix}{base}.{other}", "is missing")
-        if part == "offsets" and not _divides(column.tolist(), len(columns[f"{base}.values"])):
-            reader.refuse(f"{prefix}{name}", "must give the start of each row and the end of the last one")
-
-
-def _divides(offsets: list[int], count: int) -> bool:
-    return offsets[:1] == [0] and offsets[-1] == count and offsets == sorted(offsets)
+        if part == "offsets":
+            offsets, end = column.tolist(), len(columns[f"{base}.values"])
+            if offsets[:1] != [0] or offsets[-1] != end or offsets != sorted(offsets):
+                reader.refuse(f"{prefix}{name}", "must give the start of each row and the end of the last one")

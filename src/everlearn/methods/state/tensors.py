@@ -1,4 +1,4 @@
-"""Pieces of state that are tensors: several by name, a single one, or those of each domain."""
+"""Pieces of state that hold tensors: several by name, a single one, or those of each domain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Tensors(StatePiece[dict[str, Tensor]]):
         self.kind, self.dims, self.like, self.parameters, self.listed = kind, dims, like, parameters, listed
 
     def save(self, value: dict[str, Tensor], memory: Memory) -> None:
-        """Write the tensors, and the list of their names if there is one."""
         memory.tensors |= {f"{self.key}{name}": tensor for name, tensor in value.items()}
         if self.listed:
             memory.facts[self.listed] = list(value)
@@ -57,17 +56,14 @@ class Tensors(StatePiece[dict[str, Tensor]]):
         return {name: tensors[name] for name in names}
 
     def parts(self, value: dict[str, Tensor]) -> list[tuple[str, Any]]:
-        """Return each tensor with its key."""
         return [(f"{self.key}{name}", tensor) for name, tensor in value.items()]
 
     def check(self, values: dict[str, Any], reader: MemoryReader) -> None:
-        """Refuse other names or shapes than those of the piece named by `like`."""
         super().check(values, reader)
         if self.like and values[self.name]:
             self._same(values[self.name], values[self.like], reader, numbers=True)
 
     def fit(self, value: dict[str, Tensor], model: nn.Module, reader: MemoryReader) -> None:
-        """Refuse other names or shapes than those of the trained parameters."""
         if self.parameters and value:
             self._same(value, {name: p for name, p in model.named_parameters() if p.requires_grad}, reader)
 
@@ -82,7 +78,7 @@ class Tensors(StatePiece[dict[str, Tensor]]):
 
 
 class OneTensor(StatePiece[Tensor]):
-    """A single tensor, saved as "<key>"; it has no elements if there is none.
+    """A single tensor, saved as "<key>"; at first it has no elements.
 
     Args:
         key: its key.
@@ -96,15 +92,12 @@ class OneTensor(StatePiece[Tensor]):
         self.kind, self.dims = kind, dims
 
     def holds(self, value: Tensor) -> bool:
-        """Return whether the tensor has elements."""
         return value.numel() > 0
 
     def save(self, value: Tensor, memory: Memory) -> None:
-        """Write the tensor."""
         memory.tensors[self.key] = value
 
     def load(self, reader: MemoryReader) -> Tensor:
-        """Take the tensor."""
         return reader.take_tensor(self.key, self.kind, self.dims) if self.key in reader.tensors else self.empty()
 
 
@@ -124,7 +117,6 @@ class ByDomain(StatePiece[dict[str, Mapping[str, Tensor]]]):
         self.listed, self.alike = listed, alike
 
     def save(self, value: dict[str, Mapping[str, Tensor]], memory: Memory) -> None:
-        """Write tensors and domains."""
         memory.tensors |= {f"{domain}/{name}": tensor for domain, own in value.items() for name, tensor in own.items()}
         memory.facts[self.listed] = list(value)
 

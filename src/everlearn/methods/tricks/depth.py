@@ -34,13 +34,12 @@ class Thawing:
 
     The gradient of a frozen parameter is removed before clipping and the optimizer, as if it were not trained: it does
     not count in the norm, neither momentum nor weight decay moves it, and the optimizer has no state for it before it
-    thaws. With a learning rate of 0, Adam would accumulate moments meanwhile, and the others would be clipped by
-    gradients that change nothing; with a gradient of 0, Adam would count steps, and the first ones after the thaw would
-    be three times as long (m is corrected by 1 − β₁ᵗ ≈ 1 although it holds a tenth of one gradient, √v although it
-    holds a thousandth).
+    thaws. With a learning rate of 0 instead, Adam would accumulate moments, and unused gradients would count in the
+    clipping. With a gradient of 0, Adam would count steps, and the first ones after the thaw would be three times as
+    long (m is corrected by 1 − β₁ᵗ ≈ 1 although it holds a tenth of one gradient, √v although it holds a thousandth).
 
     Args:
-        stage: its model is as it is trained.
+        stage: the stage, whose model is ready for training.
         starts: names of parameters, and the step of the stage from which on they are trained.
     """
 
@@ -50,7 +49,7 @@ class Thawing:
         self._starts = [([parameters[name] for name in names], start) for names, start in starts if start > 0]
 
     def before_clipping(self) -> None:
-        """Remove the gradients of frozen parameters, and the empty states of those that thaw now."""
+        """Remove the gradients of frozen parameters, and the placeholder states of those that thaw now."""
         step, optimizer = self._stage.step, self._stage.optimizer
         for parameters, start in self._starts:
             for parameter in parameters:
@@ -60,17 +59,17 @@ class Thawing:
                     optimizer.state.pop(parameter, None)
 
     def after_update(self) -> None:
-        """Give frozen parameters an empty state under FSDP2, as torch loads states for all parameters or none."""
+        """Create zero states of frozen parameters under FSDP2, as torch loads states for all parameters or none."""
         step, optimizer = self._stage.step, self._stage.optimizer
         if optimizer is None or not optimizer.state:
             return
-        like, theirs = next(iter(optimizer.state.items()))
+        like, state = next(iter(optimizer.state.items()))
         for parameters, start in self._starts:
             for parameter in parameters:
                 if step < start and isinstance(parameter, DTensor) and parameter not in optimizer.state:
                     optimizer.state[parameter] = {
                         key: torch.zeros_like(parameter) if value.shape == like.shape else value.clone()
-                        for key, value in theirs.items()
+                        for key, value in state.items()
                     }
 
 
@@ -92,10 +91,8 @@ class Thaws(Method):
         return None
 
     def after_step(self, stage: Stage) -> None:
-        """Prepare the optimizer state of frozen parameters for checkpoints."""
         if self._thawing is not None:
             self._thawing.after_update()
 
     def detach(self, stage: Stage) -> None:
-        """Unfreeze all layers."""
         self._thawing = None

@@ -37,13 +37,13 @@ class Mixout(Method):
         Variant(
             name="mixconnect",
             title="Mixconnect",
-            description="Every entry of a matrix is mixed on its own, as in DropConnect.",
+            description="Every entry of a matrix is mixed independently, as in DropConnect.",
             options={"mask": "entries"},
         ),
         Variant(
             name="mixout_released",
             title="Mixout (released)",
-            description="As the authors' code has it: p = 0.9, and a gradient without the factor 1/(1 − p).",
+            description="As in the authors' code: p = 0.9, and a gradient without the factor 1/(1 − p).",
             options={"probability": 0.9, "gradient": "unscaled"},
         ),
     )
@@ -57,8 +57,8 @@ class Mixout(Method):
         dropout: bool = False
         """Keep the model's own dropout too; in the paper mixout replaces it."""
         gradient: Literal["exact", "unscaled"] = "exact"
-        """M/(1 − p), or only M, as in the authors' backward pass: at p = 0.9 ten times too small, which Adam mostly
-        hides and clipping does not."""
+        """M/(1 − p), or only M, as in the authors' backward pass: at p = 0.9 ten times too small, which has little
+        effect with Adam, but changes clipping."""
 
     search = ranges(probability=Between(0.3, 0.95))
     config: Config
@@ -68,10 +68,9 @@ class Mixout(Method):
         active = self.config.probability > 0
         self.needs = replace(type(self).needs, base_model=active and self.config.anchor == "base")
         self._anchors: dict[str, Tensor] = {}
-        self._put_back: Callable[[], None] | None = None
+        self._restore_dropout: Callable[[], None] | None = None
 
     def check(self, setting: Setting) -> None:
-        """Require that some weights of the model are trained."""
         super().check(setting)
         refuse_frozen_model(self, setting)
 
@@ -83,25 +82,24 @@ class Mixout(Method):
     def begin_domain(self, stage: Stage) -> None:
         """Store u; a resumed domain begins with the same weights."""
         if self.config.probability:
-            wanted = {name for name, _, _ in linear_weights(stage.model)}
-            found = anchor_weights(stage, self.config.anchor)
-            self._anchors = {name: value for name, value in found.items() if name in wanted}
+            mixed = {name for name, _, _ in linear_weights(stage.model)}
+            weights = anchor_weights(stage, self.config.anchor)
+            self._anchors = {name: value for name, value in weights.items() if name in mixed}
 
     def begin_training(self, stage: Stage) -> None:
         """Disable dropout, which Mixout replaces."""
         if self.config.probability and not self.config.dropout:
-            self._put_back = without_dropout(stage.model)
+            self._restore_dropout = without_dropout(stage.model)
 
     def transforms(self, stage: Stage) -> Mapping[str, Transform]:
-        """Return the mixture of each matrix."""
         inputs = {name: dim for name, _, dim in linear_weights(stage.model)}
         return {name: self._mixing(anchor, inputs[name]) for name, anchor in self._anchors.items() if name in inputs}
 
     def detach(self, stage: Stage) -> None:
-        """Restore the dropout of the model, after all methods have measured without it."""
-        if self._put_back is not None:
-            self._put_back()
-        self._put_back, self._anchors = None, {}
+        """Restore the dropout of the model, after the measurements of all methods."""
+        if self._restore_dropout is not None:
+            self._restore_dropout()
+        self._restore_dropout, self._anchors = None, {}
 
     def _mixing(self, anchor: Tensor, inputs: int) -> Transform:
         keep = 1 - self.config.probability

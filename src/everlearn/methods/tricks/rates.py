@@ -1,4 +1,4 @@
-"""Learning-rate schedules over a whole stream, as shares of the full rate: one function of time for each shape."""
+"""Learning-rate schedules over a stream, as shares of the full rate: one function of time for each shape."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def inverse_sqrt(levels: Levels, time: Time) -> float:
 
 
 def autoregressive(levels: Levels, time: Time) -> float:
-    """Rise to a peak in each domain, and fall to the minimum on a cosine (arXiv 2504.02107).
+    """Rise to a peak in each domain, and fall to the minimum along a cosine (arXiv 2504.02107).
 
-    The peak of domain i is the value of one cosine over i + 1 domains after i of them: it falls as 1 / (i + 1)².
+    The peak of domain i is the value after i domains of a cosine over i + 1 domains, which falls as 1 / (i + 1)².
     """
     low, i = levels.minimum, time.domain
     peak = _cosine(low, i / (i + 1))

@@ -45,8 +45,8 @@ class RecAdam(Method):
         Variant(
             name="recadam_released",
             title="RecAdam (released)",
-            description="As the authors' code and settings have it, for a learning rate of 2e-5: γ = 5000, and θ is "
-            "pulled after Adam's step.",
+            description="As in the authors' code and settings, for a learning rate of 2e-5: γ = 5000, and θ is pulled "
+            "after Adam's step.",
             options={"gamma": 5000.0, "k": 0.1, "t0": 250, "pulls": "after"},
         ),
     )
@@ -69,9 +69,9 @@ class RecAdam(Method):
 
         @model_validator(mode="after")
         def _one_strength(self) -> RecAdam.Config:
-            # Its default is no second way: configurations are written with all their options, and read again.
+            # A resolved recipe lists every option, so an option with its default value counts as not set.
             if self.gamma is not None and self.strength != type(self).model_fields["strength"].default:
-                raise ValueError("`gamma` and `strength` say the same in two ways; give one of them")
+                raise ValueError("`gamma` and `strength` set the same quantity; give one of them")
             return self
 
     search = ranges(strength=Between(0.005, 0.9, log=True))
@@ -89,12 +89,10 @@ class RecAdam(Method):
         return self.config.gamma is not None or self.config.strength > 0
 
     def check(self, setting: Setting) -> None:
-        """Require that some weights of the model are trained."""
         super().check(setting)
         refuse_frozen_model(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of θ*."""
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         return Cost(memory_bytes=trained if self._active else 0)
 
@@ -113,7 +111,7 @@ class RecAdam(Method):
             return optimizer
         rate = max(float(group["lr"]) for group in optimizer.param_groups)
         self._gamma = self.config.gamma or self.config.strength / rate if rate else 0.0
-        # With epochs an external Trainer does not know its steps yet, and λ may start at 0.
+        # An external Trainer that counts epochs does not know its steps yet; then λ may start at 0.
         self._check_pull(rate, 1 - self.share(stage, 0) if stage.steps else 1.0)
         recalled = {id(p) for name, p in stage.model.named_parameters() if name in self._anchors}
         groups = []
@@ -133,7 +131,6 @@ class RecAdam(Method):
         self._note_a_late_middle(stage)
 
     def end_domain(self, stage: Stage) -> None:
-        """Drop the anchor; the next domain has another."""
         self._placed = {}
 
     def share(self, stage: Stage, step: int) -> float:
@@ -147,8 +144,8 @@ class RecAdam(Method):
         if self._active and t0 is not None and t0 >= stage.steps:
             last = self.share(stage, stage.steps - 1)
             stage.notes.append(
-                f"Method '{self.label}', option 't0': λ is ½ at step {t0:,g}, and '{stage.domain}' has "
-                f"{stage.steps:,}: it is held back to its end, where λ is {last:.2g}. Set `t0` below "
+                f"Method '{self.label}', option 't0': λ is ½ at step {t0:,g}, but '{stage.domain}' has "
+                f"{stage.steps:,}: even at its end λ is {last:.2g}, so little is learnt. Set `t0` below "
                 f"{stage.steps:,}, or to null, the middle of a domain."
             )
 
@@ -163,8 +160,9 @@ class RecAdam(Method):
             key = "gamma" if self.config.gamma else "strength"
             raise MethodError(
                 f"Method '{self.label}', option '{key}': γ = {self._gamma:g} at the learning rate {rate:g} and 1 − λ = "
-                f"{rest:.3g} takes a step {pull:.3g} times the way back to the anchor; at 1 it goes past it, from 2 on "
-                f"training diverges. Set `gamma` below {1 / (rate * rest):.3g}, or `strength`, which follows the rate."
+                f"{rest:.3g} moves weights by {pull:.3g} times their distance to the anchor; from 1 on they pass it, "
+                f"from 2 on training diverges. Set `gamma` below {1 / (rate * rest):.3g}, or `strength`, which is "
+                "relative to the learning rate."
             )
         return pull
 
@@ -196,25 +194,24 @@ class Recalling(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take one step."""
         recalled = [group for group in self.inside.param_groups if group["recalled"]]
-        asked = [(group["lr"], group.get("weight_decay", 0.0)) for group in recalled]
-        terms = [self._terms(float(rate)) for rate, _ in asked]
+        settings = [(group["lr"], group.get("weight_decay", 0.0)) for group in recalled]
+        terms = [self._terms(float(rate)) for rate, _ in settings]
         if not self._after:
-            self._recall(recalled, asked, terms)
+            self._recall(recalled, settings, terms)
         for group, (share, _) in zip(recalled, terms, strict=True):
             group.update(lr=share * group["lr"], weight_decay=0.0)
         try:
             result = self.inside.step(closure)
         finally:
-            for group, (rate, decay) in zip(recalled, asked, strict=True):
+            for group, (rate, decay) in zip(recalled, settings, strict=True):
                 group.update(lr=rate, weight_decay=decay)
         if self._after:
-            self._recall(recalled, asked, terms)
+            self._recall(recalled, settings, terms)
         return result
 
-    def _recall(self, groups: list[dict[str, Any]], asked: list[Any], terms: list[tuple[float, float]]) -> None:
-        for group, (rate, decay), (_, pull) in zip(groups, asked, terms, strict=True):
+    def _recall(self, groups: list[dict[str, Any]], settings: list[Any], terms: list[tuple[float, float]]) -> None:
+        for group, (rate, decay), (_, pull) in zip(groups, settings, terms, strict=True):
             for parameter in group["params"]:
                 if parameter.grad is None:  # another method froze it for this step
                     continue
@@ -225,7 +222,6 @@ class Recalling(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of the wrapped optimizer."""
         return self.inside.param_groups
 
     def __getattr__(self, name: str) -> Any:
@@ -234,15 +230,12 @@ class Recalling(Optimizer):
         return getattr(self.inside, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the wrapped optimizer."""
         return self.inside.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of the wrapped optimizer."""
         self.inside.load_state_dict(state_dict)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of all its parameters."""
         self.inside.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

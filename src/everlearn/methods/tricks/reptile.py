@@ -19,8 +19,8 @@ class Reptile(Method):
     """The meta-step of Reptile (arXiv 1803.02999), with replay that of meta-experience replay (arXiv 2508.01908).
 
     Every k steps of a domain θ ← θ_prev + ε · (θ − θ_prev), with θ_prev the weights k steps before, or at the beginning
-    of the domain. To second order in the learning rate this increases, besides reducing the loss, the inner products of
-    the gradients of those k steps: changes that help one batch and harm another are removed. With replayed rows among
+    of the domain. To second order in the learning rate this reduces the loss and increases the inner products of the
+    gradients of those k steps, which removes changes that help one batch and harm another. With replayed rows among
     them (`method: [replay, reptile]`) these are old and new text.
 
     The state of the optimizer is unchanged. Steps after the last multiple of k keep their full change; a domain of
@@ -37,7 +37,7 @@ class Reptile(Method):
         Variant(
             "reptile_released",
             "Reptile (released)",
-            "As the released configuration has it, k = 500 and ε = 0.01: of 500 steps a hundredth is kept.",
+            "As in the released configuration, k = 500 and ε = 0.01: of 500 steps a hundredth is kept.",
             {"every": 500, "epsilon": 0.01},
         ),
     )
@@ -52,7 +52,7 @@ class Reptile(Method):
     search = ranges(epsilon=Between(0.1, 1))
     config: Config
     _previous = Tensors(parameters=True)
-    """θ_prev, within a domain."""
+    """θ_prev, while a domain is learnt."""
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of θ_prev; between domains nothing is stored."""
@@ -69,8 +69,8 @@ class Reptile(Method):
             self._previous = self._weights(stage)
         if stage.steps < self.config.every:
             stage.notes.append(
-                f"Method '{self.label}' steps back every {self.config.every:,} steps (`every`), and '{stage.domain}' "
-                f"has {stage.steps:,}: it was learnt plainly."
+                f"Method '{self.label}' steps back every {self.config.every:,} steps (`every`), but '{stage.domain}' "
+                f"has {stage.steps:,}: its training was plain."
             )
 
     def after_step(self, stage: Stage) -> None:
@@ -84,7 +84,6 @@ class Reptile(Method):
         self._previous = self._weights(stage)
 
     def end_domain(self, stage: Stage) -> None:
-        """Drop θ_prev; the next domain has another."""
         self._previous = {}
 
     def _trained(self, stage: Stage) -> dict[str, Tensor]:

@@ -47,8 +47,8 @@ class SiATL(Thaws):
         auxiliary_end: float = Field(0.1, gt=0, allow_inf_nan=False)
         """γ at the last step. The authors' code reaches exp(−2.3) = 0.100 in the 15th epoch and stays there."""
         unfreeze: tuple[Share, Share] = (1 / 15, 4 / 15)
-        """Shares of a domain's steps after which the layers below the last, and the embeddings, are trained: of 15
-        epochs, those after which the authors' code unfreezes them (2nd and 5th). (0, 0): all from the beginning."""
+        """Shares of a domain's steps after which the layers below the last, and the embeddings, are trained. The
+        defaults are those of the authors' code (2nd and 5th of 15 epochs). (0, 0): all from the beginning."""
         pretrained_rate: float = Field(1.0, gt=0, le=1)
         """Learning rate below the last layer, as a share of `train.learning_rate`. The authors' code uses other
         optimizers there, which correspond to no share."""
@@ -56,12 +56,11 @@ class SiATL(Thaws):
     config: Config
 
     def check(self, setting: Setting) -> None:
-        """Require prompts that a decoder reads, and trained layers."""
         super().check(setting)
         if kind_of(setting.model) != "decoder":
             raise MethodError(
-                f"Method '{self.label}' predicts the next token of prompts, which an encoder-decoder does not. Choose "
-                "a decoder (`model.path`)."
+                f"Method '{self.label}' trains next-token prediction on prompts, which an encoder-decoder does not do. "
+                "Choose a decoder (`model.path`)."
             )
         refuse_frozen_model(self, setting)
 
@@ -71,13 +70,11 @@ class SiATL(Thaws):
         return start * (end / start) ** (step / max(1, steps - 1)) if start else 0.0
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return groups with two learning rates."""
         embeddings, layers, _ = _three(stage)
         parameters, rate = dict(stage.model.named_parameters()), self.config.pretrained_rate
         return scaled_rates(groups, {id(parameters[name]): rate for name in (*embeddings, *layers)})
 
     def begin_training(self, stage: Stage) -> None:
-        """Set which parameters thaw when."""
         (embeddings, layers, _), (first, second) = _three(stage), self.config.unfreeze
         self.thaw(stage, [(layers, int(first * stage.steps)), (embeddings, int(second * stage.steps))])
 

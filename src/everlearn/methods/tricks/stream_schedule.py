@@ -1,4 +1,4 @@
-"""One learning-rate schedule for the whole stream: infinite, decreasing peaks, and anneals off the main path."""
+"""One learning-rate schedule for the stream: infinite, decreasing peaks, and anneals that branch off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from everlearn.model.sharding import whole
 
 @dataclass(frozen=True)
 class Shape:
-    """A schedule as data.
+    """A schedule.
 
     Attributes:
         rate: function from a time to the share of the full rate; None leaves it to `train`.
@@ -63,10 +63,10 @@ EVERYWHERE = {"shape", "gather"}
 
 @register
 class StreamSchedule(Method):
-    """A learning rate over the whole stream, as a share of `train.learning_rate` (of the domain's own, if it has one).
+    """A learning-rate schedule over the stream, relative to `train.learning_rate` (of the domain, if it has its own).
 
     `infinite` (arXiv 2403.08763, section 7.4; 2503.02844): η_max · t/T_w, a cooldown to η_const, then constant for all
-    further data: later domains neither warm up nor cool down. `inverse_sqrt` (arXiv 2504.02107): η_min + (η_max −
+    further data; later domains neither warm up nor cool down. `inverse_sqrt` (arXiv 2504.02107): η_min + (η_max −
     η_min) · √(T_w/t). `autoregressive` (same paper): each domain has a warm-up and a cosine to η_min, from peak_i =
     η_min + (η_max − η_min)/2 · (1 + cos(π · i/(i + 1))) in domain i = 0, 1, 2 …
 
@@ -98,7 +98,7 @@ class StreamSchedule(Method):
         Variant(
             "inverse_sqrt_schedule",
             "Inverse-square-root schedule",
-            "One inverse square root over the stream, from which each domain branches off to cool down linearly.",
+            "An inverse square root over the stream; each domain ends with a linear anneal that branches off from it.",
             {"shape": "inverse_sqrt", "minimum": 0.03, "anneal": 0.2},
             paper="https://arxiv.org/abs/2504.02107",
         ),
@@ -112,8 +112,8 @@ class StreamSchedule(Method):
         warmup: float = Field(0.05, ge=0, allow_inf_nan=False)
         """T_w, of the steps of the first domain; with `autoregressive` of every domain."""
         cooldown: float = Field(0.1, ge=0, allow_inf_nan=False)
-        """Duration of the cooldown, which begins after the warm-up, of the steps of the first domain; it may extend
-        into later domains."""
+        """Duration of the cooldown after the warm-up, of the steps of the first domain; it may extend into later
+        domains."""
         cooling: Literal["cosine", "inverse_sqrt", "linear"] = "cosine"
         """Form of the cooldown."""
         constant: float = Field(0.1, gt=0, le=1)
@@ -131,28 +131,28 @@ class StreamSchedule(Method):
         They count as steps and read their rows."""
 
         @model_validator(mode="after")
-        def _only_what_is_read(self) -> Self:
+        def _no_unused_options(self) -> Self:
             # A resolved recipe lists every option, so an option with its default value counts as not set.
             for name in sorted(set(type(self).model_fields) - SHAPES[self.shape].reads - EVERYWHERE):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"option '{name}': it does nothing with `shape: {self.shape}`, which reads "
+                        f"option '{name}': it has no effect with `shape: {self.shape}`, which uses "
                         f"{', '.join(sorted(SHAPES[self.shape].reads)) or 'none of the others'}. Remove it"
                     )
             for name in sorted(SHAPES[self.shape].annealing) if not self.anneal else ():
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"option '{name}': with `shape: {self.shape}` it is of the `anneal`, which is 0. Set both"
+                        f"option '{name}': with `shape: {self.shape}` it applies to the `anneal`, which is 0. Set both"
                     )
             return self
 
     config: Config
     _before = Fact("steps", int, of=NonNegativeInt, beside="_first")
     _first = Fact[int | None]("first", lambda: None, of=PositiveInt | None)
-    """Steps so far, and how many the first domain had."""
+    """Number of earlier steps of the stream, and of steps of the first domain."""
     _start = Tensors("start/", parameters=True)
     _trunk = Tensors("trunk/", parameters=True)
-    """Weights before the last domain's anneal, and before this one's."""
+    """Weights before the anneal of the last domain, and before that of the current one."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -163,15 +163,15 @@ class StreamSchedule(Method):
         self.idle = frozenset(idle | (set() if self._shape.rate or self.config.gather else {"schedule"}))
 
     def check(self, setting: Setting) -> None:
-        """Refuse an anneal beside methods whose added parameters the next domain could not take back."""
+        """Refuse an anneal with methods that add parameters, which the next domain could not restore."""
         super().check(setting)
         if not self.config.anneal:
             return
         for other in setting.methods:
             if other.adds_peft or other.freezes or other.grows or other.needs.extra_parameters:
                 raise MethodError(
-                    f"Method '{self.label}', option 'anneal': the next domain starts from the weights before it, and "
-                    f"with method '{other.label}' those are not the model's own. Set `anneal: 0`."
+                    f"Method '{self.label}', option 'anneal': the next domain starts from the model's weights before "
+                    f"it, but method '{other.label}' trains other parameters. Set `anneal: 0`."
                 )
         for name in self.config.release or ():
             if setting.domains and name not in setting.domains:
@@ -221,26 +221,26 @@ class StreamSchedule(Method):
         """Return the schedule, after the gathering steps; that of `train` if the shape is `train`."""
         if "schedule" in self.idle:
             return scheduler
-        still = _steps(self.config.gather, stage.steps)
+        gathering = _steps(self.config.gather, stage.steps)
         for name, number in (("gather", self.config.gather), ("anneal", self.config.anneal)):
             if number >= max(1, stage.steps):  # a share below 1 is always smaller
                 raise MethodError(
-                    f"Method '{self.label}', option '{name}': {number:g} steps leave nothing of the {stage.steps:,} of "
-                    f"domain '{stage.domain}' to learn it on. Lower it, or give a share below 1."
+                    f"Method '{self.label}', option '{name}': {number:g} steps leave none of the {stage.steps:,} of "
+                    f"domain '{stage.domain}' for training. Lower it, or give a share below 1."
                 )
         groups = len(scheduler.optimizer.param_groups)
         shares: list[Callable[[int], float]] = [lambda step: self.share(stage, step)] * groups
         if self._shape.rate is None:
             if not isinstance(scheduler, LambdaLR):
                 raise MethodError(
-                    f"Method '{self.label}', option 'gather': `train.lr_scheduler_type` is one that measures, not a "
-                    "function of the step, so its beginning cannot be held back. Choose another type."
+                    f"Method '{self.label}', option 'gather': the schedule of `train.lr_scheduler_type` depends on "
+                    "measurements instead of the step, so it cannot be delayed. Choose another type."
                 )
             shares = list(scheduler.lr_lambdas)
-        result: Any = LambdaLR(scheduler.optimizer, [_held(of, still) for of in shares])
+        result: Any = LambdaLR(scheduler.optimizer, [_zero_until(gathering, share) for share in shares])
         return result
 
-    # -- anneals, which the next domain passes by --------------------------------------------------------------
+    # -- anneals -----------------------------------------------------------------------------------------------
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
         """Return the weights before the anneal of the last domain."""
@@ -262,9 +262,9 @@ class StreamSchedule(Method):
         self._start, self._trunk = self._trunk, {}
 
 
-def _held(share: Callable[[int], float], still: int) -> Callable[[int], float]:
-    """Return a schedule that is 0 in the first steps, and unchanged afterwards."""
-    return lambda step: 0.0 if step < still else share(step)
+def _zero_until(first: int, share: Callable[[int], float]) -> Callable[[int], float]:
+    """Return a schedule that is 0 before step `first`, and unchanged afterwards."""
+    return lambda step: 0.0 if step < first else share(step)
 
 
 def _steps(number: float, of: int) -> int:

@@ -42,14 +42,14 @@ class ULMFiT(Thaws):
             name="ulmfit_lm_released",
             title="ULMFiT (released, language model)",
             description="As the authors' code fine-tunes a language model: rates η/6, η/3, η for thirds of the layers "
-            "and η/2 for the head, and nothing frozen.",
+            "and η/2 for the head; no layer is frozen.",
             options={"divisors": (6, 3, 1, 2), "unfreeze": 0},
         ),
         Variant(
             name="ulmfit_classifier_released",
             title="ULMFiT (released, classifier)",
-            description="As the authors' code trains a classifier: five parts with rates η/2.6⁴ to η; the last, the "
-            "last two, then all; a triangle for each of these phases, from η/8.",
+            description="As the authors' code trains a classifier: five parts with rates η/2.6⁴ to η; first the last "
+            "part, then the last two, then all are trained; a triangle from η/8 for each of these phases.",
             options={
                 "divisors": (2.6**4, 2.6**3, 2.6**2, 2.6, 1),
                 "ratio": 8,
@@ -62,8 +62,8 @@ class ULMFiT(Thaws):
 
     class Config(MethodConfig):
         decay: float = Field(2.6, ge=1, allow_inf_nan=False)
-        """Divisor of the rate from one depth to the one below. 2.6 is for three layers: below twelve it leaves
-        1/95,000."""
+        """Divisor of the rate from one depth to the one below. The published 2.6 is for three layers; below twelve
+        layers it leaves 1/95,000."""
         divisors: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
         """Instead of `decay`, divisors of the rate for two or more parts of the model: the last is the head, the others
         are equal parts of embeddings and layers."""
@@ -82,10 +82,10 @@ class ULMFiT(Thaws):
 
         @field_validator("divisors")
         @classmethod
-        def _head_and_rest(cls, given: tuple[float, ...]) -> tuple[float, ...]:
-            if len(given) == 1:
-                raise ValueError(f"the head and what is below it each need a divisor (got {given[0]:g} alone)")
-            return given
+        def _two_or_more(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+            if len(value) == 1:
+                raise ValueError(f"must be two or more: the head and the rest each need a divisor (got {value[0]:g})")
+            return value
 
     config: Config
 
@@ -94,7 +94,6 @@ class ULMFiT(Thaws):
         self.idle = frozenset({"schedule"} if self.config.ratio is None else ())
 
     def check(self, setting: Setting) -> None:
-        """Require trained layers."""
         super().check(setting)
         refuse_frozen_model(self, setting)
 
@@ -107,10 +106,10 @@ class ULMFiT(Thaws):
         divisors = self.config.divisors
         if not divisors:
             return [(names, self.config.decay**number) for number, names in reversed(list(enumerate(depths[::-1])))]
-        made = [(list[str](), divisor) for divisor in divisors[:-1]]
+        parts = [(list[str](), divisor) for divisor in divisors[:-1]]
         for number, names in enumerate(below):
-            made[number * len(made) // len(below)][0].extend(names)
-        return [*(part for part in made if part[0]), (head, divisors[-1])]
+            parts[number * len(parts) // len(below)][0].extend(names)
+        return [*(part for part in parts if part[0]), (head, divisors[-1])]
 
     def starts(self, stage: Stage, parts: int) -> list[int]:
         """Return the step at which each part thaws, from the embeddings to the head."""
@@ -119,7 +118,6 @@ class ULMFiT(Thaws):
         return [math.floor(min(number, phases) * phase + SLACK) for number in reversed(range(parts))]
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return groups with discriminative learning rates."""
         parameters = dict(stage.model.named_parameters())
         return scaled_rates(groups, {id(parameters[name]): 1 / by for names, by in self.parts(stage) for name in names})
 
@@ -142,7 +140,6 @@ class ULMFiT(Thaws):
         return result
 
     def begin_training(self, stage: Stage) -> None:
-        """Set which parameters thaw when."""
         parts = self.parts(stage)
         names = [names for names, _ in parts]
         self.thaw(stage, zip(names, self.starts(stage, len(parts)), strict=True))
