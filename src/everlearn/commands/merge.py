@@ -75,7 +75,7 @@ def merge(
         with reading as done:
             evidence = measure(chosen, models, [str(text) for text in texts], blocks, scratch, done)
         with reporter.activity("Merging", len(models[-1].weights.shapes())) as done:
-            return write_merged(folder, chosen, models, began, evidence, told=done)
+            return write_merged(folder, chosen, models, began, evidence, progress=done)
 
 
 def _base(given: str | Path | None, listed: Sequence[Named], way: str, scratch: Path) -> Named:

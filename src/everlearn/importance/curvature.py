@@ -1,6 +1,6 @@
 """Fisher information per label, scaled so that ½ Δᵀ F Δ estimates an increase in loss in nats per label.
 
-The diagonal, a low-rank estimate of the full matrix, and the labels of the model that both need.
+Its diagonal, a low-rank estimate of the full matrix, and the sampled labels that both need.
 """
 
 from __future__ import annotations
@@ -38,15 +38,11 @@ def labels_of_the_model(
     row = 0
     for batch in batches:
         rows, width = batch["labels"].shape
-        chances = np.stack(
-            [
-                np.random.Generator(np.random.PCG64(seed_for(*seed, "labels", row + i))).random(width)
-                for i in range(rows)
-            ]
-        )
+        seeds = [seed_for(*seed, "labels", number) for number in range(row, row + rows)]
+        uniform = np.stack([np.random.Generator(np.random.PCG64(each)).random(width) for each in seeds])
         row += rows
         with torch.autocast(batch["labels"].device.type, enabled=False):
-            labels = objective.drawn_labels(model, batch, torch.from_numpy(chances))
+            labels = objective.drawn_labels(model, batch, torch.from_numpy(uniform))
         yield {**batch, "labels": labels}
 
 
@@ -66,7 +62,7 @@ def label_fisher(
     label, in the diagonal approximation.
 
     :func:`everlearn.importance.fisher` of the *mean* loss of a row, which EWC uses, is T times smaller for rows of T
-    labels: with λ = T it weighs a label of old text like one of new text.
+    labels; with λ = T a label of old text has the same weight as one of new text.
 
     Args:
         model: the model, at the weights to measure.
@@ -134,7 +130,7 @@ def label_directions(
     """
     chosen = parameters_to_measure(model, names)
     directions = {name: value.new_zeros((rank, *value.shape), dtype=torch.bfloat16) for name, value in chosen.items()}
-    pile = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in chosen.items()}
+    sums = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in chosen.items()}
     read = labels = 0
     for batch in labels_of_the_model(model, batches, objective, *seed):
         start, height = 0, rows_of(batch)
@@ -146,14 +142,14 @@ def label_directions(
             with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
                 loss = objective.forward(model, part).losses.sum()
                 gradients = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
-            for (name, total), gradient in zip(pile.items(), gradients, strict=True):
+            for (name, total), gradient in zip(sums.items(), gradients, strict=True):
                 if gradient is not None:
                     total.add_(gradient)
                 directions[name][number] = total
             labels += int(objective.items(part).sum())
             read, start = read + stop - start, stop
             if read == end:
-                for total in pile.values():
+                for total in sums.values():
                     total.zero_()
     if not read:
         raise MethodError("Fisher information cannot be measured without data: there was no batch.")

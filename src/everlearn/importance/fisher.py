@@ -18,11 +18,11 @@ def fisher(
 ) -> dict[str, Tensor]:
     """Return the mean over samples of the squared gradient of each sample's loss.
 
-    Squaring the gradient of the mean loss of a batch would be about B times too small, because independent gradients
-    cancel in it. Here the gradient of every sample is squared by itself, with one forward and one backward pass per
-    batch (:mod:`everlearn.importance.per_sample`). The first two samples are also measured one by one; parameters for
-    which the results differ, or that are used in an unknown operation, get a backward pass for each sample. Autocast is
-    off, ``.grad`` is never touched, and the model keeps its mode.
+    The squared gradient of the mean loss of a batch of B rows would be about B times too small, because independent
+    gradients cancel in it. Here the gradient of every sample is squared separately, with one forward and one backward
+    pass per batch (:mod:`everlearn.importance.per_sample`). The first two samples are also measured one by one;
+    parameters for which the results differ, or that are used in an unknown operation, get a backward pass for each
+    sample. Autocast is off, ``.grad`` is never touched, and the model keeps its mode.
 
     With the labels of the data this is the empirical Fisher information. For the true one, pass batches whose labels
     are sampled from the model (:func:`everlearn.importance.labels_of_the_model`).

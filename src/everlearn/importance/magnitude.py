@@ -17,6 +17,7 @@ NOTHING_SEEN = (
     "No forward pass in training mode was seen since the last step. Gradient checkpointing with `use_reentrant: true` "
     "hides them: set `activation_checkpointing_kwargs: {use_reentrant: false}`."
 )
+"""Message if no outputs were counted."""
 CACHED = 2**18
 """Number of outputs whose absolute values a CPU computes at once."""
 
@@ -31,14 +32,13 @@ class OutputMagnitude:
     A layer that PEFT wrapped with LoRA is measured twice: its full output (base and adapters together) under its own
     path, and the output of each adapter's A under the path of that module (`….lora_A.<adapter>`); with `own_of_b` the
     output of each adapter's B (`….lora_B.<adapter>`) replaces that of the full layer. The vocabulary head is measured
-    where there is a label, since nothing else is projected; at every position if the loss of another trainer projects
-    all.
+    at labels, as nothing else is projected; or at every position if an external trainer projects all.
 
     Attributes:
-        rows: count only the first rows of the next pass of the model (a batch without the views after it), and nothing
-            of later passes (views and references of other methods) until it is set again; None counts all.
-        labels: the same for the outputs of the head at labels: how many belong to the batch itself.
-        positions: mask of the positions that count, [rows, S] bool by module path; all by default.
+        rows: number of first rows of the next pass that are counted (the batch without the views after it); later
+            passes are not counted until it is set again. None counts all.
+        labels: number of labels of the batch, by which the outputs of the head are limited in the same way.
+        positions: mask of the positions that are counted, [rows, S] bool by module path; all by default.
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str], *, own_of_b: bool = False) -> None:
@@ -47,7 +47,7 @@ class OutputMagnitude:
         self.positions: Mapping[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._widths: dict[str, int] = {}
-        self._on_its_way: dict[str, Tensor] = {}
+        self._flowing: dict[str, Tensor] = {}
         self._handles: list[Any] = [model.register_forward_hook(self._pass_ends)]
         last, self._head = output_head(unwrap(model)), anatomy(model).head
         for path in modules:
@@ -78,10 +78,10 @@ class OutputMagnitude:
         """
 
         def enters(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            self._on_its_way[key] = inputs[0]
+            self._flowing[key] = inputs[0]
 
         def leaves(*_: Any) -> None:
-            self._on_its_way.pop(key, None)
+            self._flowing.pop(key, None)
 
         self._handles += [layer.register_forward_pre_hook(enters), layer.register_forward_hook(leaves)]
 
@@ -91,12 +91,12 @@ class OutputMagnitude:
 
         def count(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
             if dora is not None:
-                if inputs[0] is not self._on_its_way.get(key):
+                if inputs[0] is not self._flowing.get(key):
                     return
-                self._on_its_way[key] = output
-            # A tensor without a feature dimension holds the losses in place of logits.
+                self._flowing[key] = output
+            # A tensor without a feature dimension holds losses instead of logits.
             if module.training and output.dim() > 1 and not inside_backward():
-                self._add(name, self._of(path, output))
+                self._add(name, self._counted(path, output))
 
         return count
 
@@ -107,19 +107,20 @@ class OutputMagnitude:
 
         return count
 
-    def _of(self, path: str, output: Tensor) -> Tensor | None:
+    def _counted(self, path: str, output: Tensor) -> Tensor | None:
+        """Return the magnitudes of the outputs that are counted, or None."""
         if self.rows == 0 or not torch.is_grad_enabled():
             return None
         at_labels = output.dim() == 2 and f"{path}.".startswith(f"{self._head}.")
-        own, wanted = output.detach()[: self.labels if at_labels else self.rows], self.positions.get(path)
-        return magnitude(own if wanted is None else own * wanted.reshape(*own.shape[:-1], 1))
+        own, mask = output.detach()[: self.labels if at_labels else self.rows], self.positions.get(path)
+        return magnitude(own if mask is None else own * mask.reshape(*own.shape[:-1], 1))
 
     def _add(self, name: str, part: Tensor | None) -> None:
         if part is not None:
             self._sums[name] = self._sums[name] + part if name in self._sums else part
 
     def take(self) -> dict[str, Tensor]:
-        """Return the sums as :meth:`pop` does, but an empty dict if nothing was counted."""
+        """Return the sums as :meth:`pop` does, or an empty dict if nothing was counted."""
         counted, self._sums = self._sums, {}
         if not counted:
             return {}
@@ -148,7 +149,7 @@ class OutputMagnitude:
             handle.remove()
         self._handles.clear()
         self._sums.clear()
-        self._on_its_way.clear()
+        self._flowing.clear()
 
 
 def magnitude(outputs: Tensor) -> Tensor:
@@ -157,7 +158,7 @@ def magnitude(outputs: Tensor) -> Tensor:
     if flat.device.type != "cpu":
         # A norm needs no temporary tensor of the size of the outputs.
         return torch.linalg.vector_norm(flat, 1, 0, dtype=torch.float32)
-    # On a CPU this norm takes as long as the layer itself, ten times as long as a sum; the parts fit into the cache.
+    # On a CPU this norm takes ten times as long as a sum, as long as the layer itself; the parts fit into the cache.
     parts = flat.split(max(1, CACHED // flat.shape[1]))
     return torch.stack([part.abs().sum(0, dtype=torch.float32) for part in parts]).sum(0)
 

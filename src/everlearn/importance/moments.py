@@ -17,8 +17,8 @@ Batch = Mapping[str, Tensor]
 PerSampleLoss = Callable[[nn.Module, Batch], Tensor]
 Power = Literal[1, 2]
 ELEMENTS_AT_ONCE = {"cpu": 2**18}
-"""Entries of per-sample gradients held at once: 1 MiB on a CPU, about the size of a core's own cache, so that their
-powers are computed while they are in it; elsewhere 256 MiB."""
+"""Entries of per-sample gradients held at once: 1 MiB on a CPU, so that they stay in a core's cache until their powers
+are computed; elsewhere 256 MiB."""
 MOST_NOISE = 1e-3
 """Tolerated difference between two passes for a gradient that is only rounding noise, as a share of the largest
 gradient."""
@@ -77,7 +77,7 @@ def gradient_moment(
 
 @dataclass
 class Sums:
-    """A sink of :class:`PerSample` that adds Σ_n |gₙ|ᵖ to totals, float32, by parameter name."""
+    """A sink of :class:`PerSample` that adds Σ_n |gₙ|ᵖ to float32 totals by parameter name."""
 
     totals: dict[str, Tensor]
     power: Power
@@ -101,8 +101,8 @@ class Sums:
 def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> None:
     """Add Σ_n |Σ_s left_ns ⊗ right_ns|ᵖ to `total` in place, exactly and element by element.
 
-    The product of a sample takes as many operations as its part of the ordinary gradient; the powers are added to the
-    total in cache-sized parts. With one position the power is a product of powers.
+    This takes as many operations as the ordinary gradient; the powers are added to the total in cache-sized parts. With
+    one position the power is a product of powers.
 
     Args:
         total: [o, i] float32.
@@ -149,9 +149,8 @@ class BatchedSums:
 
     The result of :class:`PerSample` is verified on the first two samples with a backward pass for each: a parameter for
     which they differ, or that is used in an unknown operation, is measured sample by sample. Later batches must use the
-    other parameters in the same way; a batch that does not (because its head is projected in chunks, for example) is
-    halved until it does. Under gradient checkpointing there is no memory to spare: there every sample is measured by
-    itself.
+    other parameters in the same way; a batch that does not (for example because its head is projected in chunks) is
+    halved until it does. Under gradient checkpointing every sample is measured separately, to save memory.
 
     Args:
         model: the model.
@@ -161,8 +160,8 @@ class BatchedSums:
         power: p.
 
     Attributes:
-        alone: parameters that are measured sample by sample; known after the first batch of two rows.
-        most: number of samples that are measured together; 0 for all of a batch.
+        alone: parameters that are measured sample by sample; determined by the first batch of two rows or more.
+        most: largest number of samples that are measured together; 0 for all of a batch.
     """
 
     model: nn.Module
@@ -223,7 +222,7 @@ class BatchedSums:
         return True
 
     def _try(self, batch: Batch) -> None:
-        """Verify two samples: record the expected events, and the parameters for which the results differ."""
+        """Verify the method on two samples; record the expected events, and the parameters with other results."""
         untouched = not any(bool(total.any()) for total in self.totals.values())
         apart = self.totals if untouched else {name: torch.zeros_like(total) for name, total in self.totals.items()}
         try:
@@ -251,8 +250,8 @@ class BatchedSums:
         differing = set()
         for name, difference in apart.items():
             precision = torch.finfo(self.parameters[name].dtype).eps
-            # A gradient that should be 0 (of a key's bias) is noise at the precision of the type. In 16 bits a hundred
-            # times that would be as large as any gradient, and nothing would ever differ.
+            # A gradient that should be 0 (of a key's bias) is noise at the precision of the type. In 16 bits, a hundred
+            # times this precision would be as large as true gradients, hence the limit.
             noise = min(1e2 * precision, MOST_NOISE) ** self.power * largest * difference.numel() ** 0.5
             if not float(difference.norm()) <= max(1e-3, 16 * precision) * size[name] + noise:
                 differing.add(name)

@@ -1,8 +1,8 @@
 """Per-sample gradients of the parameters of a model, from one backward pass over a batch.
 
-The gradient of a weight is a sum over samples, of which autograd computes the sum only. Its terms are products of
-tensors that exist in the pass anyway: the input of the operation that uses the weight, and the gradient of its output.
-So parameters are tracked where they are *used*, whatever module they are in, and every use is one of three:
+The gradient of a weight is a sum over samples, and autograd computes only the sum. Its terms are products of tensors of
+the pass: the input of the operation that uses the weight, and the gradient of its output. So parameters are tracked
+where they are *used*, whatever module they are in, and every use is one of three:
 
     product   y = x Wᵀ       ∂L_n/∂W = Σ_s δ_ns ⊗ x_ns, over the positions s of sample n
     lookup    y = W[index]   row t of ∂L_n/∂W is the sum of δ_ns where index_ns = t
@@ -90,7 +90,7 @@ class PerSample(TorchFunctionMode):
         self._shared: dict[int, tuple[Tensor, str]] = {id(p): (p, name) for name, p in parameters.items()}
         self._weights = {id(p): name for name, p in parameters.items()}
         self._gathered = {name: _Gathered() for name in parameters}
-        # Operations with a side effect instead of a gradient depend on this leaf, so that autograd visits them.
+        # Autograd visits operations without a gradient of their own only because they depend on this leaf.
         device = next(iter(parameters.values())).device if parameters else None
         self._leaf = torch.zeros((), device=device, requires_grad=True)
 
@@ -104,8 +104,8 @@ class PerSample(TorchFunctionMode):
         if not torch.is_grad_enabled() or not any(id(tensor) in self._shared for tensor in tensors):
             return func(*args, **kwargs)
         reading = _READINGS.get(func)
-        found = reading(self, *args, **kwargs) if reading is not None else NotImplemented
-        return found if found is not NotImplemented else self._other(func, args, kwargs, tensors)
+        result = reading(self, *args, **kwargs) if reading is not None else NotImplemented
+        return result if result is not NotImplemented else self._other(func, args, kwargs, tensors)
 
     def _call(self, func: Callable[..., Any], *args: Any) -> Tensor:
         """Call a function whose arguments may be tracked."""
@@ -175,9 +175,9 @@ class PerSample(TorchFunctionMode):
             how = "table" if self._plan[len(self.events)] == (name, "table") else how
         self.events.append((name, how))
         if how != "lookup":
-            found = F.embedding(input, weight, padding_idx)
-            self._shared[id(found)] = (found, name)
-            return found
+            table = F.embedding(input, weight, padding_idx)
+            self._shared[id(table)] = (table, name)
+            return table
         gathered, index = self._gathered[name], input.reshape(self._rows, -1)
         place = len(gathered.indices)
         gathered.indices.append(index)
@@ -221,7 +221,7 @@ class PerSample(TorchFunctionMode):
     def _other(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
     ) -> Any:
-        """Handle operations that reshape or transform a shared tensor, broadcast it, or use it in another way."""
+        """Handle operations that transform a shared tensor, broadcast it, or use it in another way."""
         shared = {id(tensor): tensor for tensor in tensors if id(tensor) in self._shared}
         alone = len(shared) == 1 == len({id(tensor) for tensor in tensors})
         called = getattr(func, "__name__", "")
@@ -259,10 +259,7 @@ class PerSample(TorchFunctionMode):
     # -- backward ----------------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
-        """Mark parameters as unknown whose gradient has terms from both a product and copies.
-
-        To be called after the forward pass.
-        """
+        """Mark parameters as unknown that are used in products and as copies; call it after the forward pass."""
         for name in self._gathered:
             hows = {how for each, how in self.events if each == name} - {"table"}
             if "copies" in hows and len(hows) > 1:

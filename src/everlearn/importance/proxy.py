@@ -80,8 +80,7 @@ def general_importance(
             outputs: Any = model(**twice, **objective.options())
             both = outputs.logits
         first, second = both.chunk(2)
-        # Padding of the sequence that the hidden state belongs to: positions of an answer without a label, or those
-        # of a text that are none.
+        # Exclude padding: in an answer the positions without a label, otherwise those without text.
         mask = batch["labels"] >= 0 if "decoder_input_ids" in inputs else counted(batch)
         return proxy_kl_per_sample(first, second, mask, softmax)
 

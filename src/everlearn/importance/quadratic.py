@@ -15,7 +15,7 @@ from everlearn.importance.per_sample import PerSample
 
 
 class Importance(Protocol):
-    """The interface of an importance for penalties."""
+    """Interface of an importance for penalties."""
 
     def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
         """Return Δᵀ F Δ, a differentiable scalar.

@@ -1,4 +1,4 @@
-"""Fisher information approximated from the gradients of training steps, without a pass of its own."""
+"""Fisher information approximated from the gradients of training steps, without a separate pass."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ class TrainingFisher:
 
     EWC for continual machine translation uses the squared gradients of training in this way (without the factor n,
     which makes them about n times too small). It costs one squaring per step and differs from :func:`fisher`: E[n ĝ²] =
-    Var(gₙ) + n E[gₙ]², so the two agree if rows are independent and their mean gradient is near 0, at the end of
-    training, and it is too large before that; gradients have dropout, and weights still change. So collect it
-    over the last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted
-    first.
+    Var(gₙ) + n E[gₙ]². The two agree if rows are independent and their mean gradient is near 0, as at the end of
+    training; before that it is too large. Gradients also have dropout, and weights still change. So collect it over the
+    last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted first.
 
     Args:
         squares: sums of earlier steps, by parameter name (:attr:`squares` of another object, from a checkpoint).
@@ -55,7 +54,7 @@ class TrainingFisher:
             MethodError: no step was added, or a gradient was not finite.
         """
         if not self.steps:
-            raise MethodError("Fisher information cannot be gathered from training without a step.")
+            raise MethodError("Fisher information cannot be computed from training without a step.")
         diagonal = {}
         for name, total in self.squares.items():
             diagonal[name] = whole(total) / self.steps

@@ -58,7 +58,7 @@ def gate_gradients(
     reduce: Reduce,
     copies: int,
 ) -> dict[str, Tensor]:
-    """Return the reduced per-sample gradients; a batch of B samples runs as `copies` · B rows, copy after copy."""
+    """Return the reduced per-sample gradients; `copies` · B rows run for a batch of B samples, copy after copy."""
     totals: dict[str, Tensor] = {}
     so_far: dict[str, Tensor] = {}
     samples = 0

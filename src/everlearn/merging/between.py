@@ -18,8 +18,8 @@ STRAIGHT = 0.9995
 class SLERP(Way):
     """Spherical interpolation (K. Shoemake, Animating rotation with quaternion curves, 1985), tensor by tensor:
 
-    θ = sin((1 − t) Ω) / sin Ω · θ₁ + sin(t Ω) / sin Ω · θ₂, cos Ω = θ₁·θ₂ / (‖θ₁‖ ‖θ₂‖); a straight line where they are
-    all but parallel. Checkpoints of one stream nearly always are, so there it is WiSE-FT's line.
+    θ = sin((1 − t) Ω) / sin Ω · θ₁ + sin(t Ω) / sin Ω · θ₂, cos Ω = θ₁·θ₂ / (‖θ₁‖ ‖θ₂‖); a straight line if they are
+    almost parallel. Checkpoints of one stream nearly always are; then it equals WiSE-FT.
     """
 
     name = "slerp"

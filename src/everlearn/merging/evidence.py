@@ -1,4 +1,4 @@
-"""Measure the loss or the Fisher information of checkpoints on a text, by which some methods weigh them."""
+"""Measure the loss or the Fisher information of checkpoints on a text, from which some methods compute weights."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(
     texts: Sequence[str],
     blocks: int,
     scratch: Path,
-    told: Callable[[int], None] = lambda number: None,
+    progress: Callable[[int], None] = lambda number: None,
 ) -> Evidence:
     """Run each checkpoint on the texts that a method needs; one model is in memory at a time.
 
@@ -61,7 +61,7 @@ def measure(
         texts: a path for all, or one for each.
         blocks: number of rows read from each.
         scratch: a temporary folder of the caller, for Fisher diagonals.
-        told: called with the number of completed checkpoints.
+        progress: called with the number of completed checkpoints.
 
     Raises:
         RecipeError: a text is missing, or there is one too many.
@@ -90,15 +90,15 @@ def measure(
             place.mkdir()
             files.save_tensors(place / "model.safetensors", _by_their_files(model, source, objective, blocks))
             folders.append(SavedWeights(place))
-        told(number + 1)
+        progress(number + 1)
     return Evidence(losses or None, folders or None)
 
 
 def _reader(opened: Opened, text: str, blocks: int) -> tuple[nn.Module, PackedBlocks, Objective]:
-    where = Model(path=opened.path)
-    model: Any = load_model(where).eval()
+    source = Model(path=opened.path)
+    model: Any = load_model(source).eval()
     model.to(torch.accelerator.current_accelerator() or "cpu")
-    tokenizer = load_tokenizer(where)
+    tokenizer = load_tokenizer(source)
     objective = make_objective(None, model, tokenizer)
     size = min(BLOCK_SIZE, objective.longest_input(model) or BLOCK_SIZE)
     rows = blocks_of(list(_texts(text, blocks * size)), tokenizer, kind_of(model), size)
@@ -116,7 +116,7 @@ def _texts(path: str, most: int) -> Iterator[str]:
 
 
 def _by_their_files(model: nn.Module, source: PackedBlocks, objective: Objective, blocks: int) -> dict[str, Tensor]:
-    """Return the Fisher diagonal under every name of a parameter: a file may hold tied parameters under any of them."""
+    """Return the Fisher diagonal under all names of each parameter, as files may store tied ones under any of them."""
     device = next(model.parameters()).device
     batches = sample_batches(source, objective, blocks=blocks, batch_size=BATCH_SIZE, seed=0, device=device)
     diagonal = fisher(model, batches, objective.per_sample_loss)

@@ -142,11 +142,9 @@ class TIES(TaskVectors):
     paper = "https://arxiv.org/abs/2306.01708"
 
     class Config(VectorOptions):
-        """Options of TIES; `weights` multiply the vectors before signs are elected, as mergekit has it."""
-
         weights: tuple[float, ...] | None = Field(default=None, min_length=1)
-        """One weight above 0 for each checkpoint: it multiplies the vector before signs are elected, and the mean is
-        divided by the sum of those that agree. The paper has none: 1 each."""
+        """One weight above 0 for each checkpoint: it multiplies the vector before signs are elected (as in mergekit),
+        and the mean is divided by the sum of those that agree. The paper has none: 1 each."""
         keep: float = Field(0.2, gt=0, le=1)
         """Share of the entries that trimming keeps; 0.2 in the paper, with λ = 1."""
         trim: Literal["model", "tensor"] = "model"
@@ -157,7 +155,7 @@ class TIES(TaskVectors):
 
         @field_validator("weights")
         @classmethod
-        def _elect(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        def _positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
             if value is not None and min(value) <= 0:
                 raise ValueError("must be above 0: signs are elected with them")
             return value
@@ -216,7 +214,7 @@ class DARE(TaskVectors):
 
         @field_validator("elect")
         @classmethod
-        def _elect(cls, value: bool, info: ValidationInfo) -> bool:
+        def _positive_weights(cls, value: bool, info: ValidationInfo) -> bool:
             if value and min(info.data.get("weights") or (1.0,)) <= 0:
                 raise ValueError("needs `weights` above 0: signs are elected with them")
             return value

@@ -39,7 +39,7 @@ class Same:
     def origin(self) -> Tensor:
         """The tensor of the base model."""
         if self.base is None:
-            raise ValueError("this way declares no base model")
+            raise ValueError("this merging method declares no base model")
         return self.base
 
 
@@ -76,7 +76,7 @@ class Way:
         """
         self.config = self._checked(options)
         self.facts: dict[str, Any] = {}
-        """What was found on the way and belongs into the provenance: weights, thresholds."""
+        """Computed values for the provenance: weights, thresholds."""
 
     @classmethod
     def _checked(cls, options: Mapping[str, Any]) -> Options:
@@ -150,7 +150,7 @@ def weighted(models: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def bounded(weights: Sequence[float]) -> list[float]:
-    """Scale weights to at most 1 by a power of two, which rounds none, so that their sum cannot overflow."""
+    """Scale weights to at most 1 by a power of two, without rounding, so that their sum cannot overflow."""
     exponent = math.frexp(max(weights))[1]
     return [math.ldexp(weight, -exponent) for weight in weights]
 
@@ -176,7 +176,7 @@ class MeanOptions(Weighted):
 
     @field_validator("weights")
     @classmethod
-    def _a_mean(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    def _not_negative(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
         if value is not None and (min(value) < 0 or not max(value)):
             raise ValueError("must be 0 or more, and one of them above 0")
         return value
@@ -231,8 +231,8 @@ class WSM(Way):
     """WSM (arXiv 2507.17634): Σ cⱼ θⱼ over the last checkpoints of a constant learning rate emulates its decay.
 
     θⱼ = θ₀ + u₁ + … + uⱼ, so the update uᵢ has the weight wᵢ = Σ_{j≥i} cⱼ. For a decay w₀ = 1 ≥ w₁ ≥ … ≥ w_k of the k
-    updates between k + 1 checkpoints, cⱼ = wⱼ − wⱼ₊₁ and c_k = w_k. The decay would reach its end one update after the
-    last: wᵢ = to + (1 − to) · d(i / (k + 1)); `linear` to 0 is the mean.
+    updates between k + 1 checkpoints, cⱼ = wⱼ − wⱼ₊₁ and c_k = w_k. The decay ends one update after the last one: wᵢ =
+    to + (1 − to) · d(i / (k + 1)); `linear` to 0 is the mean.
     """
 
     name = "wsm"
@@ -260,8 +260,8 @@ class WSM(Way):
 class Cocktail(Way):
     """LM-Cocktail (arXiv 2311.13534): θ = α θ_T + (1 − α) Σ wᵢ θᵢ, w = softmax(−Lᵢ / T).
 
-    Lᵢ is the mean loss of checkpoint i on a few examples of the target (`--text`). With α = 0 the target model is
-    weighed like all others (`mix_models_with_data` of the released code); else it is the last checkpoint.
+    Lᵢ is the mean loss of checkpoint i on a few examples of the target (`--text`). θ_T is the last checkpoint; with α =
+    0 there is none, and all are weighted by their losses (`mix_models_with_data` of the released code).
     """
 
     name = "cocktail"
@@ -274,13 +274,12 @@ class Cocktail(Way):
         """T; 5.0 in the released code, whose docstring says 3.0."""
         alpha: float = Field(0.0, ge=0, le=1)
         """α, the weight of the last checkpoint, the model that was tuned on the target; ½ in the paper's experiments.
-        The others are weighed by their losses. 0 weighs all by their losses."""
+        The others are weighted by their losses; 0 weights all by their losses."""
 
     def begin(self, models: Sequence[Weights], base: Any, losses: Sequence[float] | None) -> None:
-        found = [-loss / self.config.temperature for loss in losses or ()]
-        kept = found[:-1] if self.config.alpha else found
-        highest = max(kept)
-        shares = normalised([math.exp(each - highest) for each in kept], len(kept))
+        logits = [-loss / self.config.temperature for loss in losses or ()]
+        logits = logits[:-1] if self.config.alpha else logits
+        shares = normalised([math.exp(each - max(logits)) for each in logits], len(logits))
         own = [self.config.alpha] if self.config.alpha else []
         self.facts |= {"losses": list(losses or ()), "weights": [(1 - self.config.alpha) * w for w in shares] + own}
 
@@ -305,8 +304,8 @@ class FisherMean(Way):
     class Config(MeanOptions):
         floor: float = Field(1e-6, gt=0)
         """Smallest value of an entry of a Fisher diagonal, as a share of the tensor's mean over all checkpoints, so
-        that entries that no checkpoint needs become their mean. The released code uses 1e-6 itself, while entries
-        shrink as a model grows."""
+        that entries that matter to no checkpoint become their mean. The released code uses an absolute 1e-6, although
+        entries are smaller in larger models."""
 
     def merged(self, same: Same) -> Tensor:
         weights = normalised(self.config.weights, len(same.models))

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ def write_merged(
     evidence: Evidence | None = None,
     *,
     more: Mapping[str, Any] | None = None,
-    told: Callable[[int], None] = lambda number: None,
+    progress: Callable[[int], None] = lambda number: None,
 ) -> MergedModel:
     """Merge checkpoints and write the result atomically; it loads without everlearn.
 
@@ -75,7 +75,7 @@ def write_merged(
         base: their base model, if the method needs it.
         evidence: the measurements that the method reads.
         more: additional entries of the provenance.
-        told: called with the number of completed tensors.
+        progress: called with the number of completed tensors.
 
     Raises:
         ModelError: a merged tensor is not finite in its dtype.
@@ -101,7 +101,7 @@ def write_merged(
                     f"The merged '{name}' is not finite: a checkpoint is broken, or a weight is too large."
                 )
         done += 1
-        told(done)
+        progress(done)
         return last
 
     notes: list[str] = []
@@ -143,7 +143,7 @@ def _write(source: Path, target: Path, tensor: Callable[[str], Tensor]) -> None:
         text += b" " * (-len(text) % 8)
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            _append(file, tensor(name))
+            file.write(tensor(name).contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _header(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -152,11 +152,6 @@ def _header(path: Path) -> tuple[dict[str, Any], list[str]]:
         raw = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     names = sorted((name for name in raw if name != "__metadata__"), key=lambda name: raw[name]["data_offsets"])
     return raw, names
-
-
-def _append(file: BinaryIO, tensor: Tensor) -> None:
-    flat = tensor.contiguous().reshape(-1)
-    file.write(flat.view(torch.uint8).numpy().data)
 
 
 # -- other files of the checkpoint --------------------------------------------------------------------------------

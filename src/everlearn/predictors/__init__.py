@@ -1,4 +1,4 @@
-"""Who answers a task: a checkpoint, an ensemble of checkpoints, or for each text the one that expects it most."""
+"""The predictors that tasks evaluate: a checkpoint, an ensemble, or a router among several for each text."""
 
 from everlearn.predictors.block_losses import BlockLosses, block_losses
 from everlearn.predictors.ensemble import Ensemble

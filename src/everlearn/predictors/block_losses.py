@@ -1,4 +1,4 @@
-"""Held-out losses of a model on fixed blocks: the cells behind bits per byte, loss and perplexity."""
+"""Losses of a model on fixed held-out blocks, from which bits per byte, loss and perplexity are computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everlearn.model.objectives import IGNORE, Objective
 from everlearn.predictors.predictor import Checkpoint, Predictor, at_rest, models_of
 
 Advance = Callable[[int], None]
-"""Told how much is done."""
+"""Called with the number of completed blocks."""
 
 
 class Blocks(Protocol):
@@ -51,8 +51,8 @@ class BlockLosses(NamedTuple):
     def joined(cls, parts: Sequence[BlockLosses]) -> BlockLosses:
         """Return the losses of several parts, concatenated."""
         columns = zip(*parts, strict=True)
-        found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
-        return cls(*found)
+        joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
+        return cls(*joined)
 
 
 def block_losses(
@@ -66,7 +66,7 @@ def block_losses(
     bf16: bool = False,
     progress: Advance | None = None,
 ) -> BlockLosses:
-    """Return :func:`losses_of` one model; `device` is the model's own when left out."""
+    """Return :func:`losses_of` one model; `device` is that of the model by default."""
     device = torch.device(device) if device is not None else next(model.parameters()).device
     return losses_of(
         Checkpoint(model, objective),
@@ -92,21 +92,21 @@ def losses_of(
     progress: Advance | None = None,
     without_content: Tensor | None = None,
 ) -> BlockLosses:
-    """Score blocks 0 … n−1 in evaluation mode and leave every model as it was found.
+    """Score blocks in evaluation mode; the mode of every model is restored afterwards.
 
-    Rows are numbered from 0, so a masked model sees the same masked positions at every checkpoint and for every
-    method: differences between checkpoints are paired block by block.
+    Rows are numbered from 0, so a masked model has the same masked positions at every checkpoint and for every method:
+    checkpoints can be compared in pairs, block by block.
 
     Args:
-        predictor: without gradients or dropout during the call.
+        predictor: the predictor to score.
         blocks: the held-out set.
-        objective: collates.
+        objective: collates the blocks.
         batch_size: blocks per forward pass.
         device: device of the batches.
-        max_blocks: score the first this many only.
-        bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 either way.
+        max_blocks: score only this many first blocks.
+        bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 in any case.
         progress: called with the number of completed blocks.
-        without_content: tokens that are no content, bool [V]; sums over the other labels are wanted too.
+        without_content: tokens that are not content, bool [V]; sums over the other labels are returned too.
 
     Raises:
         TrainingDiverged: a loss is not finite.
@@ -122,18 +122,18 @@ def losses_of(
             parts.append(batch_losses(predictor, batch, objective, without))
             if progress is not None:
                 progress(rows.stop)
-    found = BlockLosses.joined(parts) if parts else BlockLosses(np.zeros(0), np.zeros(0, np.int64))
-    check_finite(found)
-    return found
+    losses = BlockLosses.joined(parts) if parts else BlockLosses(np.zeros(0), np.zeros(0, np.int64))
+    check_finite(losses)
+    return losses
 
 
 def batch_losses(
     predictor: Predictor, batch: Mapping[str, Tensor], objective: Objective, without_content: Tensor | None = None
 ) -> BlockLosses:
-    """Losses of a batch's rows.
+    """Return the losses of the rows of a batch.
 
     Args:
-        predictor: at rest (:func:`everlearn.predictors.predictor.at_rest`).
+        predictor: in evaluation mode (:func:`everlearn.predictors.predictor.at_rest`).
         batch: on the device.
         objective: counts the labels.
         without_content: for each row, the tokens that are not content, bool [B, V]; sums over the other labels are
@@ -150,10 +150,10 @@ def batch_losses(
     return BlockLosses(nats, items, content_nats, content_items)
 
 
-def check_finite(found: BlockLosses) -> None:
-    """Raise ``TrainingDiverged`` where a loss is not finite."""
-    if not np.isfinite(found.nats).all():
-        block = int(np.flatnonzero(~np.isfinite(found.nats))[0])
+def check_finite(losses: BlockLosses) -> None:
+    """Raise ``TrainingDiverged`` if a loss is not finite."""
+    if not np.isfinite(losses.nats).all():
+        block = int(np.flatnonzero(~np.isfinite(losses.nats))[0])
         raise TrainingDiverged(
             f"The model's loss on held-out block {block} is not finite: its weights are broken. Lower "
             "`train.learning_rate` and run the stage again."

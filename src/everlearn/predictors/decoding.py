@@ -1,13 +1,12 @@
 """Decode greedily or by sampling, until the end of the answer or the maximum number of tokens.
 
-This replaces ``model.generate``, because a checkpoint may have a ``generation_config`` that changes answers
-silently (sampling, penalties, forced tokens, a longest length), several models have to agree on each token
-(:class:`~everlearn.predictors.ensemble.Ensemble`), and what a method puts before a text must not be put there again at
-every step. The tests have transformers' own greedy decoding as a reference.
+This replaces ``model.generate`` for three reasons: a checkpoint may have a ``generation_config`` that silently changes
+answers (sampling, penalties, forced tokens, a maximum length); the models of an ensemble must choose each token
+together (:class:`~everlearn.predictors.ensemble.Ensemble`); and a prompt that a method prepends must not be prepended
+again at every step. The tests compare it with transformers' greedy decoding.
 
-Rows of a batch do not see each other, and padding is neither attended to nor counted as a position, so an answer does
-not depend on what shares its batch: the numbers differ by rounding alone (about 1e-6 in float32), which could change an
-answer only where two tokens are that close to being equally likely.
+An answer does not depend on the other rows of its batch: padding is neither attended to nor counted as a position, and
+numbers differ only by rounding (about 1e-6 in float32), which matters only if two tokens are almost equally likely.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from everlearn.model.finding import takes
 from everlearn.model.objectives import decoder_start
 
 Continuation = Generator[Tensor, Tensor, None]
-"""Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
+"""Yields the log-probabilities of each row's next token, [B, V] float64, and receives the chosen tokens, [B]."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class Ending:
         max_new_tokens: maximum number of tokens for each row.
         stop: ids that end an answer, which are left out.
         said: returns whether the generated ids of a row end the answer, for ends longer than one token.
-        temperature: the likeliest token is chosen at 0; else one is drawn, with its log-probability divided by this.
-        draws: uniform numbers in [0, 1) that tokens are drawn by, [B, max_new_tokens] float64: rows of their own, so
-            that samples do not depend on the other rows of a batch.
-        top_k: number of most likely tokens to sample from (arXiv 1805.04833). Default: all.
-        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before anything
-            is taken from them (arXiv 1909.05858, there on logits).
+        temperature: divisor of the log-probabilities when tokens are sampled; at 0 the most likely token is chosen.
+        draws: uniform numbers in [0, 1) for sampling, [B, max_new_tokens] float64, so that the samples of a row do not
+            depend on the other rows of a batch.
+        top_k: number of most likely tokens to sample from (arXiv 1805.04833); all by default.
+        repetition_penalty: factor of the log-probabilities of tokens that the row already contains, applied first
+            (arXiv 1909.05858, there on logits).
     """
 
     max_new_tokens: int
@@ -111,7 +110,7 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
     """Yield log-probabilities of the next token, step by step; `inputs` as in :meth:`Predictor.generate`.
 
     Raises:
-        ModelError: a model that reads masked text does not write.
+        ModelError: the model is an encoder, which cannot generate.
     """
     kind = kind_of(model)
     if kind == "encoder":
@@ -146,9 +145,9 @@ def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
 
 
 def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """Continue with a decoder without its cache, in whole rows that are padded on the right.
+    """Continue with a decoder without a cache, in complete rows that are padded on the right.
 
-    Additions may come before the text, and a model may have a cache of its own kind (Mamba).
+    It is for methods that prepend to a text, and for models with another kind of cache (Mamba).
     """
     mask, ids = inputs["attention_mask"], inputs["input_ids"]
     lengths = mask.sum(1)
@@ -183,5 +182,5 @@ def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuatio
 
 
 def _likely(logits: Tensor) -> Tensor:
-    """In float64, so that no two logits become one probability."""
+    """Return log-probabilities in float64, so that different logits do not become equal by rounding."""
     return torch.log_softmax(logits[:, -1].double(), -1)

@@ -17,23 +17,23 @@ Mix = Literal["mean", "geometric", "confident", "by_confidence", "by_entropy"]
 
 
 def equal(best: Tensor, entropy: Tensor) -> Tensor:
-    """w_m = 1/M: the mean probability."""
+    """Return log w_m for w_m = 1/M: the mean probability."""
     return torch.full_like(best, -math.log(len(best)))
 
 
 def confident(best: Tensor, entropy: Tensor) -> Tensor:
-    """1 for the member whose likeliest outcome is the likeliest (the first of equals), 0 for all others."""
+    """Return log w_m for w_m = 1 for the member with the highest max p_m (the first of equal ones), otherwise 0."""
     first = best.argmax(0, keepdim=True)
     return torch.full_like(best, -torch.inf).scatter(0, first, 0.0)
 
 
 def by_confidence(best: Tensor, entropy: Tensor) -> Tensor:
-    """w_m ∝ max p_m."""
+    """Return log w_m for w_m ∝ max p_m."""
     return torch.log_softmax(best, 0)
 
 
 def by_entropy(best: Tensor, entropy: Tensor) -> Tensor:
-    """w_m ∝ exp(−H(p_m)), H in nats."""
+    """Return log w_m for w_m ∝ exp(−H(p_m)), H in nats."""
     return torch.log_softmax(-entropy, 0)
 
 
@@ -43,17 +43,17 @@ WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "by_confidence": by_confidence,
     "by_entropy": by_entropy,
 }
-"""From the log-probability of each member's likeliest outcome, [M, …], and the entropy of its distribution, [M, …], to
-the logarithms of the weights, [M, …]. A weight knows nothing of which outcome comes true."""
+"""Functions from the log-probability of each member's most likely outcome and the entropy of its distribution, [M, …]
+each, to the logarithms of the weights, [M, …]. A weight does not depend on the target."""
 
 
 def weighted(likely: Tensor, weights: Tensor) -> Tensor:
-    """log Σ_m w_m p_m of log-probabilities [M, …] and logarithms of weights [M, …]."""
+    """Return log Σ_m w_m p_m for log-probabilities [M, …] and logarithms of weights [M, …]."""
     return torch.logsumexp(likely + weights, 0)
 
 
 def geometric(likely: Tensor) -> Tensor:
-    """Mean of the log-probabilities, normalised over the last axis: a product of experts, each with power 1/M."""
+    """Return the normalised mean of the log-probabilities: a product of experts, each with power 1/M."""
     return torch.log_softmax(likely.mean(0), -1)
 
 
@@ -67,12 +67,12 @@ def mixed(likely: Tensor, mix: Mix) -> Tensor:
 
 @dataclass(frozen=True)
 class Ensemble(Predictor):
-    """Several predictors that answer together, token by token where they write.
+    """Several predictors whose distributions are mixed, for each token when they generate.
 
     Attributes:
         members: at least one.
-        mix: how their distributions become one: weighted (:data:`WEIGHTS`) or multiplied (``geometric``). A product
-            has no losses of labels, since they cannot be computed from the probability of a label alone.
+        mix: how the distributions are mixed: weighted (:data:`WEIGHTS`) or multiplied (``geometric``). A product has no
+            losses of labels, since they cannot be computed from the probabilities of the label.
     """
 
     members: tuple[Predictor, ...]

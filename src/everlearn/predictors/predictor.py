@@ -1,9 +1,7 @@
-"""Define what a task evaluates: a checkpoint, an ensemble, a model chosen for each text, or a checkpoint with an
-adapter.
+"""The interface of a predictor, which tasks evaluate, and the predictor that is one checkpoint.
 
-A task uses a predictor only through this interface. A method can replace the predictor of an evaluation
-(:meth:`everlearn.methods.base.Method.test_predictor`). A new predictor overrides :meth:`Predictor.label_losses`, and
-those of the other methods that it supports.
+A method can replace the predictor of an evaluation (:meth:`everlearn.methods.base.Method.test_predictor`). A new
+predictor overrides :meth:`Predictor.label_losses`, and those of the other methods that it supports.
 """
 
 from __future__ import annotations
@@ -18,35 +16,37 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import Objective
+from everlearn.model.objectives import IGNORE, Objective
 from everlearn.model.sharding import resharded
 from everlearn.predictors.decoding import Continuation, Ending, continuation, decode
 
 Batch = Mapping[str, Tensor]
 Prepare = Callable[[nn.Module], nn.Module]
-"""Given a classifier before it is fine-tuned, returns the one to train: adapters, gates and prompts are put back."""
+"""Attaches the adapters, gates and prompts of methods to a classifier before it is fine-tuned."""
 Tune = Callable[[nn.Module, Prepare | None], nn.Module]
-"""Fine-tunes a copy of a checkpoint; returns the classifier, in evaluation mode."""
+"""Fine-tunes a copy of a checkpoint, and returns the classifier in evaluation mode."""
 
 
 class Predictor:
     """Base class of everything that tasks evaluate. Evaluation never trains it."""
 
     def label_losses(self, batch: Batch) -> Tensor:
-        """Nats of each label, [B, K]; 0 where there is no label (:data:`everlearn.model.objectives.IGNORE`).
+        """Return the nats of each label, [B, K]; 0 for `IGNORE`.
 
         An ensemble mixes probabilities: ``-logsumexp(-losses of its members) + log(members)``.
         """
         raise self._cannot("gives no losses of labels")
 
     def row_losses(self, batch: Batch) -> Tensor:
-        """Mean nats per label of each row, [B]."""
+        """Return the mean nats per label of each row, [B]."""
         losses = self.label_losses(batch)
-        return losses.sum(1) / (batch["labels"] != -100).sum(1).clamp(min=1)
+        return losses.sum(1) / (batch["labels"] != IGNORE).sum(1).clamp(min=1)
 
     def certainty(self, batch: Batch) -> Tensor:
-        """Where each label is predicted, its nats, those of the likeliest token, and the entropy of the distribution,
-        [3, B, K] float64; 0 where there is no label."""
+        """Return for each label its nats, those of the most likely token, and the entropy, [3, B, K] float64.
+
+        They are 0 for `IGNORE`.
+        """
         raise self._cannot("does not say how certain it is")
 
     def likely(self, batch: Batch) -> Tensor:
@@ -58,7 +58,7 @@ class Predictor:
         raise self._cannot("cannot be fine-tuned (`end_tasks` of kind classification)")
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
-        """Probabilities of the classes, [B, classes], of a predictor that was :meth:`fine_tuned`."""
+        """Return the probabilities of the classes, [B, classes], of a predictor that was :meth:`fine_tuned`."""
         raise self._cannot("was not fine-tuned to classify")
 
     def generate(self, inputs: Batch, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
@@ -72,7 +72,7 @@ class Predictor:
         return self.write(inputs, Ending(max_new_tokens, stop))
 
     def write(self, inputs: Batch, ending: Ending) -> list[list[int]]:
-        """Continuations of the rows, without the prompt; `inputs` as in :meth:`generate`."""
+        """Return continuations of the rows, without the prompt; `inputs` as in :meth:`generate`."""
         return decode(self.continuation(inputs), ending)
 
     def continuation(self, inputs: Batch) -> Continuation:
@@ -85,13 +85,13 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Checkpoint(Predictor):
-    """One model, as it reads a text.
+    """One model.
 
     Attributes:
-        model: with its language-model head and whatever a method put in; or a classifier, when :meth:`fine_tuned`.
-        objective: scores its losses; None where it only classifies.
-        plain: the checkpoint without additions, from which a classifier is built. Default: `model` itself.
-        prepare: puts a method's additions into a classifier; None where there are none.
+        model: with its language-model head and the modules of methods; or a classifier, when :meth:`fine_tuned`.
+        objective: computes its losses; None if it only classifies.
+        plain: the checkpoint without modules of methods, from which a classifier is built; `model` by default.
+        prepare: attaches the modules of methods to a classifier; None if there are none.
     """
 
     model: nn.Module
@@ -118,7 +118,7 @@ class Checkpoint(Predictor):
         return replace(self, model=tune(self.model if self.plain is None else self.plain, self.prepare))
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
-        # In float64, so that no two logits become one probability.
+        # In float64, so that different logits do not become equal by rounding.
         return torch.softmax(self.model(**inputs).logits.float(), -1, dtype=torch.float64)
 
     def _objective(self) -> Objective:
@@ -129,12 +129,12 @@ class Checkpoint(Predictor):
 
 @contextlib.contextmanager
 def at_rest(models: Iterable[nn.Module], device: torch.device | str, bf16: bool) -> Iterator[None]:
-    """Inside, every model is in evaluation mode and nothing is kept for a backward pass."""
+    """Set models to evaluation mode and disable gradients inside the block."""
     with contextlib.ExitStack() as stack:
         for model in models:
-            stack.callback(resharded, model)  # in the middle of a training under FSDP2 no backward pass does it
+            stack.callback(resharded, model)  # under FSDP2 only a backward pass would do this
             stack.enter_context(evaluating(model))
-        # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
+        # Not inference_mode: tensors that a model caches inside it (rotary tables) could not be used in training.
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16))
         yield
@@ -142,12 +142,12 @@ def at_rest(models: Iterable[nn.Module], device: torch.device | str, bf16: bool)
 
 def models_of(predictor: Predictor) -> list[nn.Module]:
     """Return the models inside a predictor, to set their mode or device."""
-    found: list[nn.Module] = []
+    models: list[nn.Module] = []
     for value in vars(predictor).values():
         parts: Any = value if isinstance(value, list | tuple) else [value]
         for part in parts:
             if isinstance(part, nn.Module):
-                found.append(part)
+                models.append(part)
             elif isinstance(part, Predictor):
-                found += models_of(part)
-    return list(dict.fromkeys(found))
+                models += models_of(part)
+    return list(dict.fromkeys(models))

@@ -1,8 +1,8 @@
-"""A predictor that is chosen for each text: the one to which the text is the least surprising."""
+"""A router that selects for each text the predictor with the lowest perplexity on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,20 +16,19 @@ from everlearn.predictors.predictor import Batch, Predictor, Tune
 
 @dataclass(frozen=True)
 class TextRouter(Predictor):
-    """Reads each row with the member of the smallest perplexity on it (AdapterCL, arXiv 2012.15504, eq. 6; the experts
-    of DEMIX, arXiv 2108.05036, chosen one at a time). No domain id is needed.
+    """Reads each row with the member that has the lowest perplexity on it, without a domain id.
 
-    The member is chosen by the prompt, if a row has one (options, answers to write), or by the text to classify,
-    never by the answer. Held-out text has no prompt: there the member is chosen by the scored row itself, so
-    its loss is the smallest of the members' losses, which flatters a little where rows are short. Of equals the first
-    is taken.
+    This is AdapterCL (arXiv 2012.15504, eq. 6), or DEMIX (arXiv 2108.05036) with one expert at a time. The member is
+    selected by the prompt, if a row has one (options, generated answers), or by the text to classify, never by the
+    answer. Held-out text has no prompt: the member is selected by the scored row itself, so the loss is the smallest of
+    the members' losses, which is slightly too small for short rows. Of equal members the first is selected.
 
     Attributes:
-        members: the predictors to choose from.
-        objective: objective of the run, which scores a text.
-        choosers: language models of the members, in their order, where the members have become classifiers; the members
-            themselves when left out.
-        classifies: the predictor that is fine-tuned in place of all members.
+        members: the predictors to select from.
+        objective: objective of the run.
+        choosers: language models of the members, in their order, if the members are classifiers; the members
+            themselves by default.
+        classifies: the predictor that is fine-tuned instead of all members.
     """
 
     members: tuple[Predictor, ...]
@@ -38,21 +37,13 @@ class TextRouter(Predictor):
     classifies: Predictor | None = None
 
     def label_losses(self, batch: Batch) -> Tensor:
-        if self._by_itself(batch):  # what the members are chosen by is the result already
+        if self._by_itself(batch):  # the losses that select the members are the result
             losses = torch.stack([member.label_losses(batch) for member in self.members])
             return losses[losses.double().sum(2).argmin(0), torch.arange(losses.shape[1], device=losses.device)]
-        chosen = self.chosen(batch)
-        found = torch.empty(batch["labels"].shape, device=batch["labels"].device)
-        for member, rows in self._parts(chosen):
-            found[rows] = member.label_losses({name: value[rows] for name, value in batch.items()}).to(found.dtype)
-        return found
+        return self._routed(batch, lambda member, part: member.label_losses(part).float())
 
     def likely(self, batch: Batch) -> Tensor:
-        parts = [(rows, member.likely(_take(batch, rows))) for member, rows in self._parts(self.chosen(batch))]
-        found = parts[0][1].new_empty(len(batch["labels"]), *parts[0][1].shape[1:])
-        for rows, likely in parts:
-            found[rows] = likely
-        return found
+        return self._routed(batch, lambda member, part: member.likely(part))
 
     def fine_tuned(self, tune: Tune) -> Predictor:
         if self.classifies is not None:
@@ -60,12 +51,7 @@ class TextRouter(Predictor):
         return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members), choosers=self.members)
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
-        chosen = self.chosen(inputs)
-        parts = [(rows, member.class_probabilities(_take(inputs, rows))) for member, rows in self._parts(chosen)]
-        found = parts[0][1].new_empty(len(chosen), parts[0][1].shape[1])
-        for rows, probabilities in parts:
-            found[rows] = probabilities
-        return found
+        return self._routed(inputs, lambda member, part: member.class_probabilities(part))
 
     def write(self, inputs: Batch, ending: Ending) -> list[list[int]]:
         chosen = self.chosen(inputs)
@@ -82,19 +68,29 @@ class TextRouter(Predictor):
         texts = [*self._texts(batch)]
         return torch.stack([torch.cat([reader.row_losses(text) for text in texts]) for reader in readers]).argmin(0)
 
+    def _routed(self, batch: Batch, predict: Callable[[Predictor, Batch], Tensor]) -> Tensor:
+        """Return the predictions for all rows, each by its member."""
+        chosen = self.chosen(batch)
+        parts = [(rows, predict(member, _take(batch, rows))) for member, rows in self._parts(chosen)]
+        result = parts[0][1].new_empty(len(chosen), *parts[0][1].shape[1:])
+        for rows, values in parts:
+            result[rows] = values
+        return result
+
     def _parts(self, chosen: Tensor) -> Iterator[tuple[Predictor, Tensor]]:
+        """Yield each member with the numbers of its rows, if it has any."""
         for number, member in enumerate(self.members):
             rows = torch.nonzero(chosen == number).flatten()
             if len(rows):
                 yield member, rows
 
     def _by_itself(self, batch: Batch) -> bool:
-        """Whether rows have no prompt, so that their members are chosen by what is scored."""
+        """Return whether rows have no prompt, so that members are selected by the scored text."""
         masked = isinstance(self.objective, Masked)
         return "labels" in batch and (masked or "positions" not in batch) and "decoder_input_ids" not in batch
 
     def _texts(self, batch: Batch) -> Iterator[Batch]:
-        """Yield batches whose labels are the tokens by which rows are recognised."""
+        """Yield batches whose labels are the tokens by which members are selected."""
         if self._by_itself(batch):
             yield batch
             return
@@ -110,12 +106,12 @@ class TextRouter(Predictor):
 
 
 def texts_of(ids: Tensor, real: Tensor, objective: Objective) -> Iterator[Batch]:
-    """Batches whose labels are the texts themselves, for a model that is no encoder-decoder.
+    """Yield batches whose labels are the texts themselves, for encoders and decoders.
 
     Args:
         ids: rows that are padded on either side, [B, S].
         real: mask of the tokens that are not padding, [B, S].
-        objective: objective of the run; if it masks, it masks each row by its number.
+        objective: objective of the run; a masking one masks each row by its number.
     """
     if isinstance(objective, Masked):  # one row after the other: rows of a masked batch are equally long
         for number, (row, kept) in enumerate(zip(ids, real, strict=True)):

@@ -15,28 +15,28 @@ from everlearn.predictors.predictor import Batch, Predictor, Tune
 from everlearn.predictors.text_router import texts_of
 
 EVERY = 7
-"""In a masked row one of so many visible tokens is what the members are tried on, about as many as are masked."""
+"""In a masked row, members are evaluated on every seventh visible token, which is about the share of masked ones."""
 
 
 @dataclass(frozen=True)
 class PerplexityEnsemble(Predictor):
     """p = Σ_m w_m p_m with w = softmax(−nats / temperature), nats the mean loss of member m on the visible text.
 
-    The text that is read never contains the predicted token, so a loss is one of unseen text:
+    The visible text never contains the predicted token, unlike in
+    :class:`~everlearn.predictors.text_router.TextRouter`:
 
-    - a decoder's label has weights of its own, from the tokens of its document before it (none: equal weights);
-    - in a masked row, some of the tokens that are *not* masked are masked too, and the weights are how well each member
-      predicts those, in a pass of its own;
-    - a text that is classified is read as a whole; so is a prompt, whose weights stay while it is answered.
-
-    (:class:`~everlearn.predictors.text_router.TextRouter` chooses by the very row whose loss it reports, and flatters.)
+    - each label of a decoder has its own weights, from the tokens of its document before it (equal ones if there are
+      none);
+    - in a masked row, some of the unmasked tokens are masked too, and the weights are from the losses on those, in a
+      separate pass;
+    - a text to classify, or a prompt, is read completely; the weights of a prompt are used for its complete answer.
 
     Attributes:
         members: the predictors, at least one.
-        objective: objective of the run, which scores a text.
-        temperature: temperature of the weights; with 0 only the least perplexed model answers (equal ones share).
-        choosers: language models of the members, in their order, where the members have become classifiers; the members
-            themselves when left out.
+        objective: objective of the run.
+        temperature: temperature of the weights; at 0 only the members with the lowest loss have a weight.
+        choosers: language models of the members, in their order, if the members are classifiers; the members
+            themselves by default.
     """
 
     members: tuple[Predictor, ...]
@@ -46,7 +46,7 @@ class PerplexityEnsemble(Predictor):
 
     def label_losses(self, batch: Batch) -> Tensor:
         losses = torch.stack([member.label_losses(batch) for member in self.members])
-        # Without positions every token has its label, so these are the losses of all that comes before one, too.
+        # Without positions every token has a label, so the losses of all earlier tokens are known already.
         known = None if "positions" in batch else losses
         return -weighted(-losses, self.weights(batch, known).to(losses.dtype))
 
@@ -58,8 +58,8 @@ class PerplexityEnsemble(Predictor):
         return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members), choosers=self.members)
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
-        found = torch.stack([member.class_probabilities(inputs) for member in self.members])
-        return weighted(found.log(), self.weights(inputs)).exp()
+        probabilities = torch.stack([member.class_probabilities(inputs) for member in self.members])
+        return weighted(probabilities.log(), self.weights(inputs)).exp()
 
     def continuation(self, inputs: Batch) -> Continuation:
         weights = self.weights(inputs)
@@ -70,11 +70,11 @@ class PerplexityEnsemble(Predictor):
             likely = [part.send(chosen) for part in parts]
 
     def weights(self, batch: Batch, known: Tensor | None = None) -> Tensor:
-        """Logarithms of the weights, [M, B, K or 1] float64: of each label, or of each row where all are the same.
+        """Return the logarithms of the weights, [M, B, K or 1] float64: for each label, or one for a row.
 
         Args:
             batch: the rows to predict.
-            known: losses of all tokens of a decoder's rows, [M, B, S], if they were computed before.
+            known: losses of all tokens of a decoder's rows, [M, B, S], if they are known already.
         """
         if "decoder_input_ids" in batch or getattr(self.objective, "decoder_start", None) is not None:
             raise self._cannot("cannot weigh by an encoder-decoder, which does not predict its prompts")
@@ -104,7 +104,7 @@ class PerplexityEnsemble(Predictor):
         special = torch.tensor(self.objective.tokenizer.all_special_ids, device=ids.device)
         visible = ~torch.isin(ids, special)
         rows = torch.nonzero(wanted)[:, 0]
-        visible[rows, batch["positions"][wanted]] = False  # a masked place may show a word all the same
+        visible[rows, batch["positions"][wanted]] = False  # a label may be at an unchanged or random token
         chosen = visible & (visible.cumsum(1) % EVERY == 0)
         count = max(1, int(chosen.sum(1).max()))
         places = torch.argsort(chosen.long(), dim=1, descending=True, stable=True)[:, :count]
@@ -134,7 +134,7 @@ def _following(ids: Tensor, first: Tensor) -> Tensor:
 
 
 def _before(losses: Tensor, first: Tensor) -> Tensor:
-    """Mean of the losses that come before each in its document, [M, B, S] as they are; 0 where there are none."""
+    """Return the mean of the losses before each token in its document, [M, B, S]; 0 if there are none."""
     total = losses.cumsum(2) - losses
     total = total - total.gather(2, first.expand_as(total))
     read = torch.arange(losses.shape[2], device=losses.device) - first

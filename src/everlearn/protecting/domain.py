@@ -36,7 +36,7 @@ NEEDS_A_RUN = {
     "prepare_model": "wraps the model, which is not everlearn's here",
     "starting_weights": "takes weights from earlier models, which only a run folder keeps",
 }
-"""Hooks that do not work in a foreign training, and why."""
+"""Hooks that do not work in an external training, and why."""
 
 
 class ProtectedDomain:
@@ -56,7 +56,7 @@ class ProtectedDomain:
         seed: seed of measurements and of replay.
         held_out: text that is scored before and after.
         general: text that methods measure general knowledge on.
-        flattening: how to make the collator put each example into its own row.
+        flattening: advice for users whose collator puts several examples into one row.
         bf16: whether text is scored in bfloat16.
     """
 
@@ -137,9 +137,9 @@ class ProtectedDomain:
         return self.protection.stage
 
     def begin(self) -> Any:
-        """Measure, and return the dataset to train on: the original, or a list that mixes other examples in.
+        """Measure, and return the dataset to train on: the original, or a list with other examples mixed in.
 
-        A mixture is as long as one pass over the dataset, including the other examples.
+        The list is one pass over the dataset and the other examples.
         """
         self.begun = True
         self.folder.check_unchanged()
@@ -148,10 +148,10 @@ class ProtectedDomain:
             text.measure(self.stage.model, self.stage.batch_size, self._bf16)
         if any(overrides(method, "final_weights") for method in self.protection.methods):
             self._start = {name: p.detach().to("cpu", copy=True) for name, p in self.stage.model.named_parameters()}
-        given = self.stage.source
+        before = self.stage.source
         with as_its_class_computes(self.stage.model):
             source = self.protection.begin()
-        if source is given:
+        if source is before:
             return self.examples.dataset
         rows = list(islice(source, source.size))
         for row in rows:
@@ -231,16 +231,16 @@ class ProtectedDomain:
         self.protection.release()
 
     def _written(self, collator: Collator, seed: int, name: str) -> AnsweredPrompts | None:
-        """Return a source of the rows that the trainer writes itself, if its collator makes no batch of examples."""
+        """Return a source for rows that the trainer generates, if its collator does not return a batch (GRPO)."""
         with seeded(seed, "look", name):
-            made = self.examples.taken_by(collator)([as_block(self.examples.first)])
-        return None if isinstance(made, Mapping) else AnsweredPrompts(name)
+            collated = self.examples.taken_by(collator)([as_block(self.examples.first)])
+        return None if isinstance(collated, Mapping) else AnsweredPrompts(name)
 
     def _earlier(self, number: int) -> nn.Module:
         """Return a copy of the model that the domain started from.
 
         Raises:
-            MethodError: another one is asked for, which only a run folder keeps.
+            MethodError: another one is requested; only run folders store those.
         """
         stage = self.stage
         if number != stage.index - 1 or (stage.step and not self._start):
@@ -263,11 +263,9 @@ class ProtectedDomain:
         with seeded(self.stage.seed, "check", self.stage.domain):
             blocks = list(islice(self.examples.fresh(self.stage.seed), min(2, self.examples.size)))
             if any(method.needs.importance_pass for method in methods):
-                batch, at = (
-                    self.objective.collate(blocks, range(len(blocks))),
-                    next(self.stage.model.parameters()).device,
-                )
-                self.objective.check_measurable({name: value.to(at) for name, value in batch.items()})
+                batch = self.objective.collate(blocks, range(len(blocks)))
+                device = next(self.stage.model.parameters()).device
+                self.objective.check_measurable({name: value.to(device) for name, value in batch.items()})
             for method in methods:
                 if overrides(method, "views") and self.objective.flattens(blocks):
                     raise MethodError(
@@ -323,7 +321,8 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
             )
         for hook, why in NEEDS_A_RUN.items():
             if overrides(method, hook) and not method.adopts(model):
-                own = "Add LoRA adapters to the model (`peft.get_peft_model`), or use" if _may_adopt(method) else "Use"
+                may_adopt = type(method).adopts is not Method.adopts
+                own = "Add LoRA adapters to the model (`peft.get_peft_model`), or use" if may_adopt else "Use"
                 raise MethodError(f"Method '{method.label}' {why}. {own} it with `everlearn run`.")
         if not method.needs.old_data:
             continue
@@ -343,10 +342,6 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
                 "names alone. Tokenise the dataset before training, and drop its other columns."
             )
-
-
-def _may_adopt(method: Method) -> bool:
-    return type(method).adopts is not Method.adopts
 
 
 def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:

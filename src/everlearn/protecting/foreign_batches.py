@@ -33,7 +33,7 @@ def their_objective(model: nn.Module, tokenizer: Any, collator: Collator, text: 
         text: reads rows of plain text that everlearn has packed.
 
     Raises:
-        MethodError: it is neither a language model, nor a reward model, nor an embedding model.
+        MethodError: the model is neither a language model, nor a reward model, nor an embedding model.
     """
     if output_head(model) is not None:
         return _OF_KIND[kind_of(model)](tokenizer=tokenizer, model=model, collator=collator, text=text)

@@ -1,4 +1,4 @@
-"""The examples of another trainer's dataset, and the rows that a trainer writes itself, as sources of blocks."""
+"""Sources of blocks: the examples of an external dataset, and rows that an external trainer generates."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _KEPT = ("input_ids", "labels")
 class Examples(BlockSource):
     """The examples of a map-style dataset, in a new seeded order each pass.
 
-    A block is an unchanged example; if all its values are integers or lists of integers they become arrays, which
-    methods can store.
+    A block is the example itself; if all its values are integers or lists of integers, they are converted to arrays,
+    which methods can store.
 
     Args:
         dataset: has a length and can be indexed.
@@ -100,9 +100,9 @@ class Examples(BlockSource):
 
 
 class AnsweredPrompts(BlockSource):
-    """The rows of the last steps of a trainer that writes them itself: prompts with the answers of the model (GRPO).
+    """The rows of the last steps of a trainer that generates them: prompts with the answers of the model (GRPO).
 
-    Its dataset has prompts alone, so that there is nothing to measure on before the first step.
+    The dataset contains only prompts, so nothing can be measured before the first step.
 
     Args:
         name: name of the domain.
@@ -172,7 +172,7 @@ class AnsweredPrompts(BlockSource):
 
 
 def padded(blocks: list[Any]) -> Batch:
-    """Return written rows as a batch, padded on the right."""
+    """Return generated rows as a batch, padded on the right."""
     ids = [torch.from_numpy(block["input_ids"]).long() for block in blocks]
     labels = [torch.from_numpy(block["labels"]).long() for block in blocks]
     pad = functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
@@ -196,12 +196,13 @@ def as_block(example: Any) -> Block:
     return {key: array.astype(np.int32) for key, array in arrays.items()}
 
 
-def _like(value: Any, theirs: Any) -> Any:
-    """Convert an array to a tensor, an array, a list or a number, like `theirs`; return other values unchanged."""
+def _like(value: Any, original: Any) -> Any:
+    """Convert an array to a tensor, an array, a list or a number, like `original`; return other values unchanged."""
     if not isinstance(value, np.ndarray):
         return value
-    if isinstance(theirs, Tensor):
-        return torch.as_tensor(value, dtype=theirs.dtype).reshape(theirs.shape if not theirs.dim() else value.shape)
-    if isinstance(theirs, np.ndarray):
-        return value.astype(theirs.dtype)
-    return type(theirs)(value[0]) if isinstance(theirs, bool | int) else value.tolist()
+    if isinstance(original, Tensor):
+        shape = value.shape if original.dim() else original.shape
+        return torch.as_tensor(value, dtype=original.dtype).reshape(shape)
+    if isinstance(original, np.ndarray):
+        return value.astype(original.dtype)
+    return type(original)(value[0]) if isinstance(original, bool | int) else value.tolist()

@@ -22,16 +22,16 @@ IDS = "_input_ids"
 
 @dataclass(frozen=True)
 class TheirEmbeddings(Theirs):
-    """An example is several texts (``anchor_input_ids``, ``positive_input_ids``, …), each with an embedding.
+    """The objective of embedding models: an example is several texts (``anchor_input_ids``, ``positive_input_ids``, …).
 
-    A single example has no loss. MAS reads the embeddings as the output of the model.
+    A single example has no loss. MAS uses the embeddings as the output of the model.
     """
 
     name: ClassVar[str] = "masked"
     has_losses: ClassVar[bool] = False
 
     def read(self, batch: Mapping[str, Any]) -> Batch:
-        """Return the texts of a batch; the label stands for the embedding.
+        """Return the texts of a batch, with one placeholder label for each example.
 
         Raises:
             DataError: it has no texts.
@@ -62,7 +62,7 @@ class TheirEmbeddings(Theirs):
         """Return the mean of `loss`, a function of embeddings, over the texts of each example.
 
         Raises:
-            MethodError: the loss of single examples is asked for.
+            MethodError: the loss of single examples is requested.
         """
         if loss is None:
             raise MethodError("The loss of an embedding model compares examples, so that a single one has none.")

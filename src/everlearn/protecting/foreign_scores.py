@@ -21,19 +21,19 @@ from everlearn.protecting.foreign_text import Theirs
 
 @dataclass(frozen=True)
 class TheirScores(Theirs):
-    """A batch of pairs: the scores of the chosen answers, then those of the rejected ones.
+    """The objective of reward models: a batch has the chosen answers of all pairs, then the rejected ones.
 
-    A sample is a pair, and its loss −log σ(r_chosen − r_rejected − margin): minus the log-likelihood of the preference
-    (Bradley and Terry), so Fisher information is what EWC defines. MAS reads both scores of a pair as the output.
+    A sample is a pair with the loss −log σ(r_chosen − r_rejected − margin), the negative log-likelihood of the
+    preference (Bradley and Terry), so Fisher information is that of EWC. MAS uses both scores of a pair as the output.
     """
 
     name: ClassVar[str] = "causal"
 
     def read(self, batch: Mapping[str, Any]) -> Batch:
-        """Return the rows of a batch; the label stands for the score.
+        """Return the rows of a batch, with one placeholder label each.
 
         Raises:
-            DataError: it is no batch of pairs.
+            DataError: it is not a batch of pairs.
         """
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
         if "labels" in tensors or "input_ids" not in tensors or len(tensors["input_ids"]) % 2:
@@ -49,10 +49,10 @@ class TheirScores(Theirs):
         return {} if self.model is not None and kind_of(self.model) == "encoder" else super().options()
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
-        """Return pairs, one a block: [pairs, 2, tokens]."""
-        made = cast(Collator, self.collator)(list(blocks))
-        pairs = {name: torch.stack(value.chunk(2), 1) for name, value in self.read(made).items()}
-        margin = {"margin": made["margin"]} if "margin" in made else {}
+        """Return one pair for each block, [pairs, 2, tokens]."""
+        batch = cast(Collator, self.collator)(list(blocks))
+        pairs = {name: torch.stack(value.chunk(2), 1) for name, value in self.read(batch).items()}
+        margin = {"margin": batch["margin"]} if "margin" in batch else {}
         return {**pairs, "labels": pairs["labels"][:, 0], **margin}
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor], loss: LogitLoss | None = None) -> Tensor:

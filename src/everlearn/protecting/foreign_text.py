@@ -1,4 +1,4 @@
-"""The objectives of language models in another trainer: its batches, read as text with labels where it is learnt."""
+"""The objectives of language models in an external trainer, which read its batches as text with labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from everlearn.protecting.foreign_data import Collator
 def as_text(batch: Mapping[str, Any]) -> Batch:
     """Return a batch as text with labels for tokens, -100 where nothing is learnt.
 
-    Preferences (``completion_mask``) and answers of a policy (``prompt_ids``, ``completion_ids``) have no labels: there
-    the tokens of the answers are learnt.
+    Preferences (``completion_mask``) and generated answers (``prompt_ids``, ``completion_ids``) have no labels; then
+    the labels are the tokens of the answers.
 
     Raises:
-        DataError: it is none of these.
+        DataError: the batch has another format.
     """
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     labels = tensors.get("labels")
@@ -50,9 +50,9 @@ _PARTS = ("ids", "mask")
 class Theirs(Objective):
     """An objective that reads the batches of an external collator.
 
-    The loss that methods measure with (importance, Fisher information) is the mean nats per label of each row of a
-    batch. It is the loss of the stock collators and Trainers; measurements use it even if the training loss is another
-    one (label smoothing, DFT, preferences, a function of the user). Of a pair of answers the chosen one is measured.
+    For measurements (importance, Fisher information) the loss of a row is its mean nats per label, as in the standard
+    collators and Trainers, even if the training loss is another one (label smoothing, DFT, preferences, a function of
+    the user). Of a pair of answers the chosen one is measured.
 
     Attributes:
         model: the unwrapped model.
@@ -72,7 +72,7 @@ class Theirs(Objective):
         """Convert a batch to the format of everlearn.
 
         Raises:
-            DataError: it is no text with labels.
+            DataError: it is not text with labels.
         """
         return self._read(as_text(batch))
 
@@ -87,10 +87,10 @@ class Theirs(Objective):
         """
         if self.text is not None and "segments" in blocks[0]:
             return self.text.collate(blocks, rows)
-        made = cast(Collator, self.collator)(list(blocks))
-        converted = self.read(made)
+        batch = cast(Collator, self.collator)(list(blocks))
+        converted = self.read(batch)
         count = len(converted["labels"])
-        if count == 2 * len(blocks) and "completion_mask" in made:
+        if count == 2 * len(blocks) and "completion_mask" in batch:
             return {name: value[: len(blocks)] for name, value in converted.items()}  # the chosen ones come first
         return converted if count == len(blocks) else self._apart(blocks)
 
@@ -102,7 +102,7 @@ class Theirs(Objective):
         return len(self.read(cast(Collator, self.collator)(list(blocks)))["labels"]) < len(blocks)
 
     def _apart(self, blocks: Sequence[Block]) -> Batch:
-        """Collate each block alone, and pad the rows: a flat batch does not tell its examples apart."""
+        """Collate each block separately and pad the rows, because a flat batch does not separate its examples."""
         alone = [self.read(cast(Collator, self.collator)([block])) for block in blocks]
         if any(len(row["labels"]) != 1 for row in alone):
             raise DataError(
@@ -110,23 +110,22 @@ class Theirs(Objective):
                 "each. Make one row of each example."
             )
         width = max(row["input_ids"].shape[1] for row in alone)
-        wanted = [name for name, value in alone[0].items() if value.shape == alone[0]["input_ids"].shape]
+        names = [name for name, value in alone[0].items() if value.shape == alone[0]["input_ids"].shape]
         return {
             name: torch.cat(
                 [F.pad(r[name], (0, width - r[name].shape[1]), value=IGNORE * (name == "labels")) for r in alone]
             )
-            for name in wanted
+            for name in names
         }
 
     def reseeded(self, *parts: object) -> Objective:
-        """Return a copy of the objective with another seed for the masking of plain text."""
-        made = super().reseeded(*parts)
-        return made if self.text is None else replace(cast(Any, made), text=self.text.reseeded(*parts))
+        reseeded = super().reseeded(*parts)
+        return reseeded if self.text is None else replace(cast(Any, reseeded), text=self.text.reseeded(*parts))
 
 
 @dataclass(frozen=True)
 class TheirMasked(Theirs):
-    """Labels at the masked positions hold the text before masking."""
+    """The objective of masked models: labels at the masked positions hold the text before masking."""
 
     name: ClassVar[str] = "masked"
 
@@ -144,7 +143,7 @@ class TheirMasked(Theirs):
 
 @dataclass(frozen=True)
 class TheirCausal(Theirs):
-    """The model shifts the labels: the label at t is predicted at t − 1."""
+    """The objective of decoders, which shift the labels: the label at t is predicted at t − 1."""
 
     name: ClassVar[str] = "causal"
 
@@ -156,7 +155,7 @@ class TheirCausal(Theirs):
 
 @dataclass(frozen=True)
 class TheirTextToText(Theirs):
-    """Labels are the answers of an encoder-decoder."""
+    """The objective of encoder-decoders, whose labels are the answers."""
 
     name: ClassVar[str] = "text-to-text"
 

@@ -37,9 +37,9 @@ OneText = str | Path | Sequence[str] | Sequence[Path]
 HeldOut = OneText | Mapping[str, OneText]
 """A file or folder of text, several of them, or texts; or several of these by name."""
 ROWS, LONGEST = 256, 512
-"""Rows of a text that are scored at most, evenly spread over it, and the tokens of a row."""
+"""Largest number of rows of a text that are scored, evenly spread over it; largest number of tokens of a row."""
 MOST_GENERAL = 10_000
-"""Rows of general text that are read at most."""
+"""Largest number of rows of general text."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def held_out_texts(held_out: HeldOut | None, model: nn.Module, tokenizer: Any) -
 
 
 def general_text(general: OneText | None, model: nn.Module, tokenizer: Any, seed: int) -> PackedBlocks | None:
-    """Tokenise the text that methods measure general knowledge on, the beginning of it if it is long.
+    """Tokenise the text on which methods measure general knowledge, at most its first 10,000 rows.
 
     Raises:
         MethodError: there is no tokenizer, or the model does not predict text.
@@ -154,7 +154,7 @@ def general_text(general: OneText | None, model: nn.Module, tokenizer: Any, seed
 def rows_of_text(
     place: str, text: Any, objective: Objective, model: nn.Module
 ) -> tuple[Encoder, Packer, Iterator[Block]]:
-    """Return the rows of a text, packed, with the encoder and the packer, which counts what it was given.
+    """Return the packed rows of a text, with the encoder and the packer, which counts documents and tokens.
 
     Args:
         place: origin of the text, for error messages.
@@ -228,7 +228,7 @@ def _paths(place: str, listed: Sequence[str | Path]) -> Sequence[str | Path] | N
 
 
 def _names_a_file(text: str) -> bool:
-    """Return whether a string names a file: it ends like a text file and has no blank, or such a file exists."""
+    """Return whether a string has the suffix of a text file, and no whitespace or exists as a file."""
     if not text.lower().endswith((*FORMATS, *COMPRESSIONS)):
         return False
-    return not re.search(r"\s", text) or os.path.isfile(text)  # of a text too long for a path it is false
+    return not re.search(r"\s", text) or os.path.isfile(text)  # False for a text that is too long for a path

@@ -1,4 +1,4 @@
-"""Methods in a plain PyTorch loop, whose model, data and loss belong to the caller."""
+"""Methods in a plain PyTorch loop with the caller's model, data and loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own_loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
 class ProtectedLoop:
     """A context manager for one domain in a plain loop: take batches from :attr:`data` and losses from :meth:`loss`.
 
-    Masks are applied by hooks of ``optimizer.step()``, so that no loop can omit them.
+    Masks are applied by hooks of ``optimizer.step()``, so that a loop cannot forget them.
     """
 
     def __init__(

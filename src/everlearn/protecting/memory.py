@@ -31,7 +31,7 @@ class MemoryFolder:
         if self._last is not None and (wrong := files.damage(self._last)):
             raise RunError(f"{wrong}. Restore it from a copy, or start again with another folder (`memory`).")
         self.domains: list[str] = [] if self._last is None else files.read_json(self._last / FACTS)["domains"]
-        """Learnt so far, in order."""
+        """Names of the domains learnt so far, in order."""
 
     @property
     def newest(self) -> Path | None:

@@ -24,7 +24,7 @@ OTHER_MEANS = {
     "schedule": "another schedule of the learning rate",
     "final_weights": "other weights at the end of the domain",
 }
-"""Hooks besides penalties and masks, and what a method may do in them; how much it did is not measured here."""
+"""Hooks besides penalties and masks, and what a method may change in them; the report does not measure how much."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.model.head import unwrap
-from everlearn.protecting.held_out import Forgetting, ScoredText
+from everlearn.protecting.held_out import ScoredText
 
 Bounds = float | Mapping[str, float]
 """Bits per byte that each text may get worse; or one number for all."""
@@ -21,10 +21,10 @@ EVERY = 50
 
 
 class StopWhenForgetting(TrainerCallback):
-    """Measure held-out text during a training, and end it when one got worse than its bound.
+    """Measure held-out texts during a training, and end it when a loss has increased by more than its bound.
 
-    The weights go back to the last measurement within the bounds, or to those before the training. What the methods
-    have accumulated since then is kept.
+    The weights of the last measurement within the bounds, or before the training, are restored; the state of the
+    methods is not.
 
     Args:
         texts: the held-out texts, which are scored before the training.
@@ -45,41 +45,36 @@ class StopWhenForgetting(TrainerCallback):
         self._every, self._batch_size, self._bf16 = every, batch_size, bf16
         self._within: tuple[int, dict[str, Tensor]] = (0, {})
         self.told: str | None = None
-        """What happened, as a sentence; None if no bound was passed."""
+        """Why the training was stopped, as a sentence; None if it was not."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Keep the weights before the training."""
         self._keep(state.global_step, kwargs["model"])
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Measure if it is time, and keep the weights or go back to those that were kept."""
+        """Measure at some steps; then store the weights, or restore the stored ones and stop."""
         step = state.global_step
         if step % self._every and step < state.max_steps:
             return
-        found = [text.forgetting(kwargs["model"], self._batch_size, self._bf16) for text in self._texts]
-        worse = [each.forgotten.value if each.forgotten.value is not None else math.nan for each in found]
-        passed = [e for e, value in zip(found, worse, strict=True) if not value <= self._bounds[e.name]]
-        passed = broadcast_object_list([passed])[0]  # all processes must decide the same
-        if not passed:
+        measured = [text.forgetting(kwargs["model"], self._batch_size, self._bf16) for text in self._texts]
+        worse = [each.forgotten.value if each.forgotten.value is not None else math.nan for each in measured]
+        exceeded = [each for each, value in zip(measured, worse, strict=True) if not value <= self._bounds[each.name]]
+        exceeded = broadcast_object_list([exceeded])[0]  # all processes must make the same decision
+        if not exceeded:
             self._keep(step, kwargs["model"])
             return
         kept, weights = self._within
         with torch.no_grad():
             for name, parameter in _trained(kwargs["model"]).items():
                 parameter.copy_(weights[name])
-        self.told = self._sentence(step, kept, passed[0])
+        which = f"those of step {kept:,}" if kept else "those before the training"
+        bound = self._bounds[exceeded[0].name]
+        self.told = f"Stopped at step {step:,}: {exceeded[0]} `stop` allows {bound:g}. The weights are {which}."
         control.should_training_stop, control.should_save = True, False
 
     def _keep(self, step: int, model: nn.Module) -> None:
         self._within = step, {name: p.detach().to("cpu", copy=True) for name, p in _trained(model).items()}
-
-    def _sentence(self, step: int, kept: int, passed: Forgetting) -> str:
-        where = f"those of step {kept:,}" if kept else "those before the training"
-        return (
-            f"Stopped at step {step:,}: {passed} `stop` allows {self._bounds[passed.name]:g}. The weights are {where}."
-        )
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -90,10 +85,10 @@ def _by_name(bounds: Bounds, names: Sequence[str]) -> dict[str, float]:
     """Return the bound of each text that has one."""
     if not names:
         raise MethodError("`stop` needs text to measure on: give `held_out`.")
-    given = dict(bounds) if isinstance(bounds, Mapping) else dict.fromkeys(names, bounds)
-    for name, bound in given.items():
+    by_name = dict(bounds) if isinstance(bounds, Mapping) else dict.fromkeys(names, bounds)
+    for name, bound in by_name.items():
         if name not in names:
             raise MethodError(f"`stop` has '{name}', which is no text of `held_out`.{did_you_mean(name, list(names))}")
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 <= bound < float("inf"):
             raise MethodError(f"`stop` of '{name}' is a number of bits per byte, 0 or more (got {bound!r}).")
-    return given
+    return by_name

@@ -1,4 +1,4 @@
-"""Methods in a ``transformers.Trainer``, with the same step as in everlearn's own trainer."""
+"""Methods in a ``transformers.Trainer``, with the same training step as everlearn's own trainer."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Protected(_Base):
         return loss if self._added is None else loss - (self._added / passes).to(loss.dtype)
 
     def before_update(self) -> None:
-        """Let the methods act right before the step of the optimizer."""
+        """Run the hooks of the methods right before the step of the optimizer."""
         if not self._acted:
             raise RunError(_BYPASSED.format("training_step"))
         self._acted = False

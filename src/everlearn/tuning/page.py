@@ -58,7 +58,7 @@ def verdict(found: Found) -> list[str]:
     sentences.append(
         f"The score is the gain at the end{drift}; trials were {100 * found.share:.0f} % of the recipe's steps, but at "
         f"least {FEWEST} a domain, with one seed. Each row had {wording.count(count, 'trial')} at the same points. The "
-        f"best of them is best by luck in part: before you rely on it, `{_whole_runs(chosen, rival, row)}`."
+        f"best of them is best by luck in part: before you rely on it, `{_full_runs(chosen, rival, row)}`."
     )
     if not general:
         sentences.append("There is no general text (`general`): what was forgotten of it is not in the score.")
@@ -69,8 +69,8 @@ def verdict(found: Found) -> list[str]:
     return sentences
 
 
-def _whole_runs(chosen: Trial, rival: Trial | None, row: Candidate) -> str:
-    """Return the command that compares the choice with plain training at its best rate in whole runs."""
+def _full_runs(chosen: Trial, rival: Trial | None, row: Candidate) -> str:
+    """Return the command that compares the chosen trial with plain training at its best rate in full runs."""
     names = [method["name"] for method in row.methods]
     way = names[0] if len(names) == 1 else f"[{','.join(names)}]"
     methods = PLAIN if row.plain else f"'{PLAIN},{way}'"
@@ -141,10 +141,10 @@ def page(found: Found) -> str:
         marks.append((row.title, [_tried(found, trial) for trial in complete if trial.learnt is not None]))
     pictures = Section("Learning against forgetting", "", draw("trials", Trials(marks, lost, _UNIT)), [], legend)
     trials, spaces = tables(found)
-    chances = Section(
+    expected = Section(
         "What the best of n trials scores",
         "How good a method looks depends on how often it is tried: rows are compared at equal numbers of trials.",
-        draw("curves", _chances(found)),
+        draw("curves", _expected(found)),
         [],
         legend,
     )
@@ -153,7 +153,7 @@ def page(found: Found) -> str:
         title="Which setting to take",
         version=__version__,
         verdict=verdict(found),
-        sections=[pictures, Section("All trials", "", [], [trials, spaces]), chances],
+        sections=[pictures, Section("All trials", "", [], [trials, spaces]), expected],
     )
 
 
@@ -162,7 +162,7 @@ def _tried(found: Found, trial: Trial) -> Tried:
     return Tried(lost, trial.learnt or 0.0, _setting(trial), trial is found.chosen)
 
 
-def _chances(found: Found) -> Curves:
+def _expected(found: Found) -> Curves:
     """Return the expected best score by number of trials."""
     lines = []
     for series, row in enumerate(found.rows):
@@ -187,7 +187,7 @@ def recommended(found: Found, trial: Trial) -> str:
 
 
 def as_data(found: Found) -> dict[str, Any]:
-    """Return everything for programs."""
+    """Return the results as plain data, for JSON."""
     chosen = found.chosen
     return {
         "chosen": None if chosen is None else _data(chosen),
@@ -217,6 +217,6 @@ def _data(trial: Trial) -> Mapping[str, Any]:
 
 
 def write(found: Found, place: Path) -> Path:
-    """Write the page into a folder; replaced as a whole."""
+    """Write the page into a folder, atomically, and return its path."""
     write_text(place / "index.html", page(found))
     return place / "index.html"

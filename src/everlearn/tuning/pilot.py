@@ -1,4 +1,4 @@
-"""One short run of a recipe, which ends early where the search says so."""
+"""One short run of a recipe, which the search may end early."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 
 FEWEST = 10
-"""Steps of a domain in a pilot, at least; of a domain that has fewer, all."""
+"""Smallest number of steps of a domain in a pilot, unless the domain has fewer."""
 METRICS = ("bits_per_byte", "loss")
-"""What is compared, the first that was measured."""
+"""Metrics by which trials are compared: the first one that was measured."""
 
 State = Literal["running", "complete", "stopped", "failed"]
 
@@ -33,18 +33,18 @@ class Trial:
 
     Attributes:
         row: name of the row.
-        number: in the row, from 0.
-        learning_rate: the learning rate that was drawn.
-        methods: the methods in recipe form, with the drawn options.
-        drawn: option → value.
-        state: `running`; `complete`; `stopped` early; `failed`, where its training broke down.
-        scores: after each domain; None where nothing was measured or the number is not finite.
-        learnt: right after its stage, mean over the domains; in bits per byte, like all that follows.
-        forgotten: by the end, mean over the earlier domains.
-        gained: at the end, mean over the domains, with its 95 % interval.
-        drift: general drift, the mean over the general sets.
+        number: number in the row, from 0.
+        learning_rate: the sampled learning rate.
+        methods: the methods in recipe form, with the sampled options.
+        drawn: option → sampled value.
+        state: `running`; `complete`; `stopped` early; `failed` if its training diverged.
+        scores: score after each domain; None if nothing was measured or it is not finite.
+        learnt: gain right after each domain's stage, in bits per byte, averaged over the domains.
+        forgotten: loss of this gain by the end, averaged over the earlier domains.
+        gained: gain at the end, averaged over the domains, with its 95 % interval.
+        drift: general drift, averaged over the general sets.
         seconds: duration.
-        why: it failed.
+        why: why it failed.
     """
 
     row: str
@@ -69,11 +69,11 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of its run."""
+        """The name of its run."""
         return f"{self.row}-{self.number}"
 
     def save(self, path: Path) -> None:
-        """Write it; replaced as a whole."""
+        """Write the trial atomically."""
         files.write_json(path, asdict(self))
 
     @classmethod
@@ -91,7 +91,7 @@ class Trial:
 
 
 def shortened(recipe: Recipe, share: float, steps: Mapping[str, int]) -> dict[str, Any]:
-    """Return a recipe for pilots: fewer steps of each domain, held-out text alone, nothing kept.
+    """Return a recipe for pilots: fewer steps of each domain, only held-out text is evaluated, no stages are kept.
 
     Args:
         recipe: the user's recipe.
@@ -130,13 +130,13 @@ def with_rate(raw: Mapping[str, Any], rate: float, before: float) -> dict[str, A
 
 
 def _warmed(train: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """Return training arguments in which a warm-up that counts steps is as much shorter as the stage."""
+    """Return training arguments with a warm-up in steps shortened by the same share as the stage."""
     steps = train.get("warmup_steps", 0)
     return {**train, "warmup_steps": math.ceil(share * steps)} if steps >= 1 else dict(train)
 
 
 class Pilot(ContinualLearner):
-    """A run that asks after each domain whether to learn the next one.
+    """A run that calls a function after each domain to decide whether to continue.
 
     Args:
         recipe: recipe of the run.
@@ -149,14 +149,13 @@ class Pilot(ContinualLearner):
         self._ask = ask
 
     def goes_on(self, index: int) -> bool:
-        """Ask, unless it is the last domain."""
         return index == len(self.recipe.domains) or self._ask(self, index)
 
 
 def score_of(results: Results, tolerate: float) -> float | None:
-    """Return the gain of the domains learnt so far, less what general text lost beyond the tolerance.
+    """Return the gain of the domains learnt so far minus the general drift beyond the tolerance, in bits per byte.
 
-    Both in bits per byte. None where no gain was measured, or a number is not finite.
+    It is None if no gain was measured or a number is not finite.
     """
     gained, drift = _mean(results, "gained").value, _drift(results)
     return None if gained is None else gained - max(0.0, (drift or 0.0) - tolerate)
@@ -165,8 +164,8 @@ def score_of(results: Results, tolerate: float) -> float | None:
 def _estimates(results: Results, quantity: str) -> Mapping[str, Estimate]:
     """Return column → a quantity of the first metric that was measured."""
     summary = next((results.summary[metric] for metric in METRICS if metric in results.summary), None)
-    found: Mapping[str, Estimate] = getattr(summary, quantity, {})
-    return found
+    estimates: Mapping[str, Estimate] = getattr(summary, quantity, {})
+    return estimates
 
 
 def _mean(results: Results, quantity: str) -> Estimate:
@@ -182,7 +181,7 @@ def _drift(results: Results) -> float | None:
 def run_pilot(
     raw: Mapping[str, Any], trial: Trial, place: Path, ask: Callable[[Trial], bool], reporter: Reporter, tolerate: float
 ) -> None:
-    """Run a trial's pilot, in a folder that has its name; a killed one is resumed.
+    """Run the pilot of a trial in a folder with its name; an interrupted one is resumed.
 
     Args:
         raw: the recipe of pilots, with the trial's learning rate.
@@ -223,7 +222,7 @@ def run_pilot(
 
 
 def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> None:
-    """Store the measurements of a pilot, and how it ended, in its trial."""
+    """Store the measurements and the final state of a pilot in its trial."""
     gained = _mean(results, "gained")
     trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
     trial.gained = (gained.value, gained.low, gained.high)
@@ -239,7 +238,7 @@ def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> 
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
-    """Return the complete trial with the highest score; of equal ones the first. None where none is complete."""
+    """Return the complete trial with the highest score (the first of equal ones), or None."""
     complete = [trial for trial in trials if trial.state == "complete"]
     return max(complete, key=lambda trial: trial.score, default=None)
 
@@ -251,7 +250,7 @@ def scores_of(trials: Sequence[Trial]) -> list[float]:
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:
-    """Return the expected score of the best of 1, 2, … n trials that are drawn from these n, with replacement.
+    """Return the expected score of the best of 1, 2, … n trials that are sampled from these n with replacement.
 
     With the scores in ascending order the best of k is the i-th with probability (i/n)^k − ((i−1)/n)^k (Dodge et al.
     2019, arXiv 1909.03004, eq. 3). So rows with different numbers of trials can be compared at k trials.

@@ -1,4 +1,4 @@
-"""The search: trials of every row at the same points of their spaces, one after the other, resumable at any time."""
+"""The search: trials of every row at the same points of their search spaces, resumable at any time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from everlearn.tuning.pilot import Trial, best, run_pilot, shortened, with_rate
 from everlearn.tuning.space import Candidate, rate_of, rows_of
 
 SEED = 0
-"""Of the draws, which are the same for all rows and all searches."""
+"""Seed of the sampled points, which are the same for all rows and all searches."""
 NEVER_STOPPED = 4
-"""Complete trials of a row that others are compared with, at least."""
+"""Smallest number of complete trials of a row before a trial may be stopped."""
 HOPELESS = 0.25
-"""Share of a row's complete trials, the worst after a domain: a trial below them all is stopped there. Halving favours
-high learning rates, since what is forgotten and what general text loses grows with each domain."""
+"""A trial is stopped if it is worse than this share of its row's complete trials after the same domain. Successive
+halving would favour high learning rates, since forgetting and general drift grow with each domain."""
 DIMENSIONS = 8
-"""Of the points that are drawn, at least, whatever a row needs: so that they are the same in all searches."""
+"""Smallest number of dimensions of the sampled points, so that they are the same in all searches."""
 _FACTS = "search.json"
 
 
@@ -71,25 +71,25 @@ class Found:
 
 
 class _Parts(Once):
-    """Names the trial that a phase belongs to, and adds the trials to come to the time that is left of one."""
+    """A reporter that adds the duration of later trials to the remaining time of the current one."""
 
     rest: float | None = None
-    """Seconds of the trials to come; None as long as no trial is finished."""
+    """Estimated seconds of the later trials; None until a trial is finished."""
 
     def left(self, seconds: float | None) -> None:
-        """Tell the rest of the search, where it is known."""
+        """Report the remaining time of the search, if it is known."""
         self.other.left(None if seconds is None or self.rest is None else seconds + self.rest)
 
 
 class Tuner:
-    """Pilots of one recipe.
+    """Runs the pilots of one recipe.
 
     Args:
         recipe: the user's recipe.
         methods: rows beside plain training, as `everlearn sweep` reads them; None for the recipe's own.
         trials: number of trials of each row.
         share: share of the recipe's steps that a pilot takes.
-        place: folder of the search: one file a trial, and the runs at work.
+        place: folder of the search: one file per trial, and the current runs.
         reporter: receives progress messages.
 
     Raises:
@@ -114,7 +114,7 @@ class Tuner:
         self.reporter = _Parts(reporter or Reporter())
 
     def run(self, minutes: float | None = None) -> Found:
-        """Run the trials that are missing, a round of all rows after the other.
+        """Run the missing trials, in rounds with one trial of each row.
 
         Args:
             minutes: time of the trials in all calls, after which no further round starts.
@@ -147,7 +147,7 @@ class Tuner:
                 self._advance(row, number, points[number], pilots)
 
     def _rest(self) -> float | None:
-        """Return the seconds that the trials after the present one take, by those that are finished."""
+        """Estimate the seconds of the trials after the current one from the finished ones."""
         known = [trial for trials in self._known().values() for trial in trials]
         missing = self.count * len(self.rows) - len(known) - 1
         return missing * sum(trial.seconds for trial in known) / len(known) if known else None

@@ -25,9 +25,9 @@ class Draw:
 
     Attributes:
         method: position of the method in the row; None for the learning rate.
-        option: its name.
-        range: range of the draw.
-        value: the recipe's.
+        option: name of the option.
+        range: range of values.
+        value: value in the recipe.
     """
 
     method: int | None
@@ -38,7 +38,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Methods that are searched together.
+    """A row of the search: methods that are trained together.
 
     Attributes:
         name: name for files.
@@ -76,7 +76,7 @@ class Candidate:
 
 
 def rate_of(recipe: Recipe) -> float:
-    """Return the learning rate of a recipe; where it sets none, that of ``TrainingArguments``."""
+    """Return the learning rate of a recipe, by default that of ``TrainingArguments``."""
     default = default_of("learning_rate")
     assert default is not None, "transformers has a learning rate"
     return float(recipe.train.get("learning_rate", default[0]))
@@ -95,24 +95,24 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
     """
     rate = Draw(None, "learning_rate", RATE, rate_of(recipe))
     template = RecipeTemplate(recipe, recipe.run.name)
-    found = {PLAIN: Candidate(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (rate,))}
+    rows = {PLAIN: Candidate(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (rate,))}
     for way in read_ways(methods, (), template):
         if not (way.ordered and way.seeded and way.needs_base):
             raise RecipeError(_NOT_SEARCHED.format(way.name))
         own = tuple(template.settings.spec(spec["name"]) | spec for spec in way.methods)
         draws = [draw for place, spec in enumerate(own) for draw in _draws(place, spec)]
-        found.setdefault(way.name, Candidate(way.name, way.title, own, (rate, *draws)))
-    return list(found.values())
+        rows.setdefault(way.name, Candidate(way.name, way.title, own, (rate, *draws)))
+    return list(rows.values())
 
 
 def _draws(place: int, spec: dict[str, Any]) -> list[Draw]:
     """Return the dimensions of one method: its main option, and other options that differ from their defaults."""
     method = build(spec)
-    default, found = build(spec["name"]).config, []
+    default, draws = build(spec["name"]).config, []
     for position, (option, range_) in enumerate(method.search.items()):
         value = getattr(method.config, option)
-        # Around nothing there is nothing to draw: a strength of 0 is how a recipe switches a part off.
-        wanted = bool(value) if isinstance(range_, Around) else True
-        if wanted and (position == 0 or value != getattr(default, option)):
-            found.append(Draw(place, option, range_, value))
-    return found
+        # A strength of 0 disables a part of the method, and a range around it would be empty.
+        searchable = bool(value) if isinstance(range_, Around) else True
+        if searchable and (position == 0 or value != getattr(default, option)):
+            draws.append(Draw(place, option, range_, value))
+    return draws
