@@ -321,7 +321,7 @@ CASES: dict[str, tuple[str, Any, list[str]]] = {
         {"name": "kd", "compare": "logits", "teacher_dropout": False, "top_k": 4},
         ["Storing predictions before {}"] * 2,
     ),
-    "generated": ("gpt2", {"name": "replay", "source": "generated"}, ["Writing text of its own before {}"] * 2),
+    "generated": ("gpt2", {"name": "replay", "source": "generated"}, ["Generating text before {}"] * 2),
 }
 
 

@@ -362,7 +362,7 @@ def test_a_strong_penalty_keeps_the_second_domain_where_the_first_ended(low_rank
 
 def test_the_pull_of_each_weight_by_itself_is_refused_with_adapters() -> None:
     methods = [build("lora"), build({"name": "mas", "apply_to": "update"})]
-    with pytest.raises(MethodError, match=r"'update' pulls every weight by itself.*Set `apply_to: loss`\.$"):
+    with pytest.raises(MethodError, match=r"'update' pulls single weights.*Set `apply_to: loss`\.$"):
         check_methods(methods, stages.setting(tiny.model(), methods))
     methods = [build("lora"), build({"name": "mas", "apply_to": "loss"})]
     check_methods(methods, stages.setting(tiny.model(), methods))

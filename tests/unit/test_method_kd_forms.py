@@ -365,11 +365,11 @@ def test_masked_text_has_other_labels_in_each_pass() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"compare": "logits", "distance": "squared"}, "option 'distance': 'squared' is between representations"),
+        ({"compare": "logits", "distance": "squared"}, "option 'distance': 'squared' is for representations"),
         ({"compare": "queue", "softmax": "sequence"}, "option 'softmax'"),
         ({"distance": "squared", "softmax": "sequence"}, "option 'softmax'"),
-        ({"top_k": 8}, "option 'top_k': 8 words"),
-        ({"compare": "logits", "top_k": 8, "teacher_dropout": True}, "option 'top_k': 8 words"),
+        ({"top_k": 8}, "option 'top_k': 8 predicted tokens"),
+        ({"compare": "logits", "top_k": 8, "teacher_dropout": True}, "option 'top_k': 8 predicted tokens"),
         ({"simcse": 1.0}, "option 'simcse': 1.0 contrasts texts"),
         ({"compare": "batch", "queue": 8}, "option 'queue': 8 has no effect with `compare: batch`"),
         ({"distance": "squared", "temperature": 2.0}, "option 'temperature': 2.0 has no effect with .*`distance: sq"),

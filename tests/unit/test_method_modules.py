@@ -281,7 +281,7 @@ def test_what_does_not_fit_is_refused() -> None:
         method(n_tokens=120).check(stages.setting(roberta, []))
     isolated = make_objective("masked", roberta, tiny.tokenizer(), isolate=True)
     setting = stages.setting(roberta, [])
-    with pytest.raises(MethodError, match=r"for a row as a whole.*`data.isolate_documents: false`\."):
+    with pytest.raises(MethodError, match=r"by the complete row.*`data.isolate_documents: false`\."):
         method().check(type(setting)(**(vars(setting) | {"objective": isolated})))
     mocl = method(module="lora")
     at = learnt(mocl, roberta, "masked", 1)
@@ -529,9 +529,7 @@ def test_frozen_chains_have_their_dropout_while_an_end_task_is_fine_tuned() -> N
 def test_depths_that_are_not_there_are_refused() -> None:
     for depths in ([0, 3], [1, 0], [-1], [0, 0]):
         method = KAdapter(depths=depths)
-        with pytest.raises(
-            MethodError, match=r"'depths': must be increasing numbers from 0 to the model's 2"
-        ):
+        with pytest.raises(MethodError, match=r"'depths': must be increasing numbers from 0 to the model's 2"):
             method.check(stages.setting(tiny.model(), [method]))
     with pytest.raises(MethodError, match="option 'depths'"):
         KAdapter(depths=[])

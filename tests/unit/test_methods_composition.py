@@ -96,7 +96,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(MethodError, match=r"'T5.*' does not predict its prompts.*Set `combine: by_confidence`"):
         check(["ensemble"], "t5")
     check(["ensemble"], "t5", combine="by_confidence")
-    with pytest.raises(MethodError, match=r"'ensemble' answers with the checkpoints.*method 'dap_adapter' reads"):
+    with pytest.raises(MethodError, match=r"'ensemble' predicts with the checkpoints.*method 'dap_adapter' needs"):
         check(["ensemble", "dap_adapter"])
     with pytest.raises(MethodError, match=r"'elle'.*Remove one of them"):
         check(["ensemble", "elle"])
@@ -335,7 +335,7 @@ def test_a_decoder_writes_its_own_pseudo_samples_the_same_for_the_same_seed() ->
 def test_what_does_not_fit_is_refused() -> None:
     for architecture, objective in (("t5", "text-to-text"), ("roberta", "masked")):
         setting = stages.setting(tiny.model(architecture), [], objective)
-        with pytest.raises(MethodError, match=r"does not write its own inputs.*Set `pseudo: stored`\."):
+        with pytest.raises(MethodError, match=r"cannot generate its own inputs.*Set `pseudo: stored`\."):
             method(pseudo="generated").check(setting)
         method(pseudo="generated", align=0).check(setting)
 

@@ -180,7 +180,7 @@ def test_a_plug_in_by_hand() -> None:
     ]
     plugin.on_first(plugin, (x,))
     torch.testing.assert_close(plugin.on_last(plugin, (x,), output), torch.stack(expected))
-    assert plugin.entering is None
+    assert plugin.input is None
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "gpt2", "llama", "t5"])

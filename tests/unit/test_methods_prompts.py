@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused() -> None:
     method = DAPPrompt()
     isolated = make_objective("masked", tiny.model(), tiny.tokenizer(), isolate=True)
     setting = stages.setting(tiny.model(), [method])
-    with pytest.raises(MethodError, match=r"see each other\. Set `data.isolate_documents: false`"):
+    with pytest.raises(MethodError, match=r"influence each other\. Set `data.isolate_documents: false`"):
         method.check(replace(setting, objective=isolated))
     with pytest.raises(MethodError, match="does not work with objective 'text-to-text'"):
         method.check(stages.setting(tiny.model("t5"), [method], "text-to-text"))

@@ -99,7 +99,7 @@ def test_a_domain_that_is_shorter_than_a_day_is_noted() -> None:
     stage = stages.stage(model, 2, "causal", steps=4)
     assert all(set(part) == {"loss"} for part in stages.learn([method], stage))
     assert stage.notes == [
-        "Method 'forever' replays after 20 steps (`warm_up`) and later, and 'd2' has 4: nothing old was met in it."
+        "Method 'forever' begins to replay after 20 steps (`warm_up`), but 'd2' has 4: nothing was replayed in it."
     ]
 
 

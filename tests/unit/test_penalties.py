@@ -331,7 +331,7 @@ def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
     protection.begin()
     protection.optimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
     protection.start()
-    with pytest.raises(MethodError, match="'apply_to': 'update' pulls what the optimizer steps on"):
+    with pytest.raises(MethodError, match="'apply_to': 'update' must pull the tensors that the optimizer"):
         protection.after_update()
 
 

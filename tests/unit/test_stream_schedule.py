@@ -302,7 +302,7 @@ def test_adam_gathers_before_it_moves_anything(shape: str, theirs: str) -> None:
 
 
 def test_a_schedule_that_measures_cannot_be_held_back() -> None:
-    with pytest.raises(MethodError, match=r"`train.lr_scheduler_type` is one that measures"):
+    with pytest.raises(MethodError, match=r"`train.lr_scheduler_type` depends on measurements"):
         _rates(StreamSchedule(shape="train", gather=3), [4], "reduce_lr_on_plateau")
 
 
@@ -377,9 +377,9 @@ def test_options_that_do_nothing_are_refused() -> None:
         ({"shape": "autoregressive", "anneal": 0.1}, r"'anneal': it has no effect with `shape: autoregressive`, which"),
         ({"shape": "inverse_sqrt", "constant": 0.3}, r"'constant': it has no effect with `shape: inverse_sqrt`"),
         ({"shape": "train", "warmup": 3}, r"'warmup': it has no effect with `shape: train`, which uses none"),
-        ({"release": ["d1"]}, r"'release': with `shape: infinite` it is of the `anneal`, which is 0"),
+        ({"release": ["d1"]}, r"'release': with `shape: infinite` it applies to the `anneal`, which is 0"),
         ({"minimum": 0}, r"'minimum': must be above 0"),
-        ({"minimum": 0.1}, r"'minimum': with `shape: infinite` it is of the `anneal`, which is 0"),
+        ({"minimum": 0.1}, r"'minimum': with `shape: infinite` it applies to the `anneal`, which is 0"),
     ):
         with pytest.raises(MethodError, match=said):
             StreamSchedule(**options)
