@@ -346,7 +346,7 @@ def test_beside_what_begins_a_domain_with_another_model_it_is_refused() -> None:
         check_methods(methods, stages.setting(model, methods))
 
     for other in ({"name": "selective_init"}, {"name": "ensemble", "combine": "mean"}):
-        with pytest.raises(MethodError, match=f"'wise_ft' ends between.*'{other['name']}'.*Set `anchor: base`"):
+        with pytest.raises(MethodError, match=f"'wise_ft' interpolates between.*'{other['name']}'.*Set `anchor: base`"):
             check(0.5, "before", other)
         check(0.5, "base", other)
         check(1, "before", other)

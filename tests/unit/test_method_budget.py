@@ -466,7 +466,7 @@ def test_options_that_do_not_go_on_with_a_memory_are_refused() -> None:
             stages.begin([method], stages.stage(model, 2, "causal", count=40, general=True))
         return str(found.value)
 
-    said = "earlier domains were learnt with 2, and 3 cannot go on with what is known of them. Set `rank: 2`, or"
+    said = "earlier domains were learnt with 2, and their memory does not fit 3. Set `rank: 2`, or"
     assert said in refusal(rank=3)
     assert "option 'earlier_by'" in refusal(earlier_by="predicted")
     first = Budget(**options, earlier_by="predicted")

@@ -156,7 +156,7 @@ def test_any_optimizer_with_a_first_moment(make: Any, key: str | None) -> None:
     ],
 )
 def test_an_optimizer_without_one_is_refused(make: Any, name: str) -> None:
-    with pytest.raises(MethodError, match=rf"'mofo' filters.*{name} keeps none.*`train.optim` to adamw_torch"):
+    with pytest.raises(MethodError, match=rf"'mofo' filters.*{name} stores none.*`train.optim` to adamw_torch"):
         stages.learn([MoFO()], stages.stage(tiny.model(), 1), optimizer=make)
 
 

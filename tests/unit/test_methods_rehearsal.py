@@ -324,5 +324,5 @@ def test_refusals() -> None:
     memory = method.memory()
     narrow = {key: value[:, :16] for key, value in memory.tensors.items()}
     method.load_memory(Memory(narrow, memory.facts))
-    with pytest.raises(MethodError, match=r"sequences of 16 tokens.*'d2' have 24.*data.block_size"):
+    with pytest.raises(MethodError, match=r"rows of 16 tokens.*'d2' have 24.*data.block_size"):
         stages.learn([method], stages.stage(model, 2))

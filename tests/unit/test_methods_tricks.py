@@ -266,8 +266,8 @@ def test_a_published_gamma_at_another_rate_is_a_sentence() -> None:
     assert released.config.gamma * 2e-5 == pytest.approx(0.1)
     Loop(released, lr=2e-5)
     sentence = (
-        r"'recadam_released', option 'gamma': γ = 5000 at the learning rate 0.02 and 1 − λ = 1 takes a step 100 times "
-        r".*diverges\. Set `gamma` below 50, or `strength`.*\.$"
+        r"'recadam_released', option 'gamma': γ = 5000 at the learning rate 0.02 and 1 − λ = 1 moves weights by 100 "
+        r"times their distance.*diverges\. Set `gamma` below 50, or `strength`.*\.$"
     )
     with pytest.raises(MethodError, match=sentence):
         Loop(build("recadam_released"))
