@@ -345,7 +345,7 @@ def test_the_end_of_a_domain_is_not_held_where_the_next_one_starts_elsewhere(nam
     model, others = tiny.model(), [build(start), build({"name": "infinite_schedule"})]
     for other, refused in zip(others, (True, False), strict=True):
         methods = [build(name), other]
-        with pytest.raises(MethodError, match=f"'{name}' holds.*'{other.label}'.*Remove") if refused else nullcontext():
+        with pytest.raises(MethodError, match=f"'{name}' keeps.*'{other.label}'.*Remove") if refused else nullcontext():
             check_methods(methods, stages.setting(model, methods, general=True))
     methods = [build("l2_sp"), build(start)]
     check_methods(methods, stages.setting(model, methods))
