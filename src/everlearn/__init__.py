@@ -1,8 +1,8 @@
 """everlearn: teach a language model one domain after another, and show that it forgot nothing.
 
-Names are imported when they are first used, so that ``import everlearn`` and the command line stay fast. Beside the
-names below the package gives every method by the name of its class; types are in ``__init__.pyi``, which
-``python docs/method_tables.py`` writes.
+Names are imported when they are first used, so that ``import everlearn`` and the command line stay fast. In addition to
+the names below, every method is available under its class name. ``python docs/method_tables.py`` writes the types to
+``__init__.pyi``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PUBLIC = {
     "register": "everlearn.methods.base",
     "repair": "everlearn.diagnostics.repair",
 }
-"""Public name → the module that has it; methods are not among them."""
+"""Public name → its module, without the methods."""
 
 
 @cache
 def _module_of() -> dict[str, str]:
-    """Return every public name and its module: those above, and the methods of the saved table of the registry."""
+    """Return public name → module, methods included; these are read from a saved table, without importing them."""
     from everlearn.commands import saved_tables
 
     classes = (each["class"].rpartition(".") for each in saved_tables.methods())

@@ -7,7 +7,7 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── MethodError                 a method is unknown, misconfigured or incompatible
 ├── RunError                    a run folder is missing, damaged or of another recipe
 │   └── RunInUse                another process is working on a run
-├── PluginError                 what another package brings is missing or cannot be imported
+├── PluginError                 a plugin is missing, broken, or uses a name that is taken
 ├── TrainingDiverged            the loss is no longer finite
 └── Interrupted                 a signal stopped the work; exit code 130
 """
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 MOST_LISTED = 20
-"""Largest number of names that a quoted sentence may list."""
+"""Longest list of names that is quoted from another library's message."""
 
 
 class EverlearnError(Exception):
@@ -69,8 +69,8 @@ class TrainingDiverged(EverlearnError):
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or its type if it has none.
 
-    Sentences that list more than a few names (transformers has some 400 architectures) are left out; the first one is
-    shortened.
+    Sentences that list too many names (transformers lists some 400 architectures) are left out; if the first one does,
+    it is shortened.
     """
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     first, *others = re.split(r"(?<=\.) ", line)

@@ -1,10 +1,10 @@
 """Atomic file operations, and seals that hold the digest of every file. No pickle is read or written.
 
-A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is written in one step is sealed in
-one step (:func:`new_folder`) and is complete when every file is as listed (:func:`damage`). A folder that grows has a
-seal that grows with it (argument `sealed` of the writing functions): a listed file must be as it was saved, a file that
-is not listed is accepted as it is. So a process may be killed between writing a file and listing it. Every file that is
-read here is checked against the seal of its folder or of the folder above.
+A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is written in one step
+(:func:`new_folder`) is complete if every file matches its digest (:func:`damage`). In a folder to which files are added
+later, each is listed after it was written (argument `sealed` of the writing functions); a file that is not listed yet,
+because the process was killed in between, is accepted. Every file that is read here is checked against the seal of its
+folder or of the folder above.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PARTIAL = ".partial."
 """Prefix of the names of unfinished files and folders."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _JUST_MADE, _LONG_AGO = 60, 7 * 24 * 3600
-"""Seconds since the last change: before the first, an unfinished file or folder may not be locked yet; after the
-second, no process is writing it, even where nothing can be locked."""
+"""Ages in seconds. An unfinished file younger than the first may not be locked yet; one older than the second is
+abandoned, even on a file system without locks."""
 
 
 # -- what the system refuses --------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def new_folder(path: Path, sealed: bool = True, replace: bool = True) -> Iterato
     Args:
         path: the folder.
         sealed: whether to seal it.
-        replace: whether it takes the place of a folder that another process has made meanwhile, and may be reading.
+        replace: whether to replace a folder that another process has created at `path` in the meantime.
 
     Yields:
         The folder to write into. If the block raises, nothing appears at `path`.

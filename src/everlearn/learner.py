@@ -312,7 +312,7 @@ class ContinualLearner(OpenRun):
             stage.log = lambda line: self.folder.log({"stage": index, "domain": domain.name} | line)
         protection = Protection(methods, stage)
         source = protection.begin()
-        # A method may say again what it said before the checkpoint.
+        # A method may repeat a note that it made before the checkpoint.
         stage.notes = list(dict.fromkeys(stage.notes))
         self._say([note for note in stage.notes if note not in known])
         said = len(stage.notes)
@@ -469,7 +469,7 @@ class ContinualLearner(OpenRun):
                 done(number)
 
     def scorer(self) -> Scorer:
-        """Return the scorer of this run."""
+        """Return a new scorer of this run."""
         return Scorer(self)
 
 

@@ -1,4 +1,4 @@
-"""What users configure: the base of every group of options, and the words for a value that is not allowed."""
+"""The base class of every group of options, checks of names and paths, and messages for values that are not allowed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from everlearn.errors import RecipeError
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_PART = 100, 4095, 255
-"""Largest number of characters of a name, which becomes a part of file names; of bytes of a path, and of each of its
-parts."""
+"""Limits: characters of a name (it becomes part of file names), bytes of a path, bytes of each part of a path."""
 TAKEN = frozenset({"base", "mean"})
-"""Reserved names: of a row and a column in every table."""
+"""Reserved names: every table has a row and a column called so."""
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

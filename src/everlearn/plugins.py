@@ -40,10 +40,10 @@ GROUPS = {
 NEEDED = ("methods", "tasks", "architectures", "suites")
 """Groups without which a run cannot go on."""
 OWN = "everlearn"
-"""The distribution of this package. What else it brings has the same version, and is no stranger's."""
+"""The distribution of this package, whose own entry points are not treated as plugins."""
 STALE = (
-    "This installation lacks what everlearn brings by entry points, suites and commands among it: its metadata is "
-    "older than its code. Install it again, in a checkout with `pip install --editable .`."
+    "The metadata of this installation is older than its code, so suites and some commands are missing. Install "
+    "everlearn again, in a checkout with `pip install --editable .`."
 )
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Brought:
         file: name of the file, if the module was given as a file; else "".
         sha256: checksum of that file.
         named: it was named by `--import` or by the recipe.
-        names: group → names that entry points were looked up for.
+        names: group → names whose entry points led to this module.
     """
 
     module: str
@@ -130,7 +130,7 @@ class Registry(dict[str, T]):
         return super().__len__()
 
     def keys(self) -> KeysView[str]:  # type: ignore[override]
-        """Return every name, those of plugins included."""
+        """Return every name, including those of plugins."""
         load(self.group)
         return super().keys()
 
@@ -149,7 +149,7 @@ class Registry(dict[str, T]):
 
 
 def names(group: str) -> list[str]:
-    """Return the names that installed packages bring to a group; imports nothing."""
+    """Return the names that installed packages declare in a group; imports nothing."""
     return sorted(_entries(group))
 
 
@@ -159,13 +159,13 @@ def registered(group: str) -> list[str]:
 
 
 def module_of(group: str, name: str) -> str:
-    """Return the module that the entry point of a name stands for, or ""; imports nothing."""
+    """Return the module of a name's entry point, or ""; imports nothing."""
     entries = _entries(group).get(name)
     return entries[0].module if entries else ""
 
 
 def may_bring(*groups: str) -> bool:
-    """Return whether anything beside everlearn's own may be in these groups; imports nothing."""
+    """Return whether these groups may contain plugins of other packages; imports nothing."""
     return any(each.named for each in _BROUGHT.values()) or any(map(_of_strangers, groups))
 
 
@@ -184,7 +184,7 @@ def hidden() -> Iterator[None]:
 
 
 def is_stale() -> bool:
-    """Return whether everlearn's metadata is older than its code: then it lacks the entry points of its own."""
+    """Return whether everlearn's metadata is older than its code, and lacks its own entry points."""
     with hidden():
         return not any(map(_entries, GROUPS))
 
@@ -319,13 +319,13 @@ def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
 
 
 def bring(words: Iterable[str], key: str, files: bool = False) -> None:
-    """Import modules that were named.
+    """Import the modules that a user named.
 
     Args:
         words: names of modules; with `files` also paths of Python files.
         key: the key that names them, for errors.
-        files: whether a name may be a file, or a module in the working folder. A recipe may not: it may be
-            foreign, and must run nothing that its user did not install.
+        files: whether a name may be a file, or a module in the working folder. A recipe may not name these: it may
+            come from someone else, and must not run code that its user did not install.
 
     Raises:
         PluginError: there is no such module or file, or importing it fails.
@@ -446,7 +446,7 @@ def _owner(module: str) -> str:
 
 
 def distribution_of(module: str) -> str:
-    """Return the name of the distribution that a module is installed with; of its package where there is none."""
+    """Return the distribution that a module is installed with, or its top-level package if it is not installed."""
     top = module.partition(".")[0]
     return next(iter(metadata.packages_distributions().get(top, ())), top)
 

@@ -15,7 +15,7 @@ DIGITS = 3
 class Around:
     """A positive number around the one in the recipe, log-uniform: from value / factor to value × factor.
 
-    Of a list (a number for each domain) all are multiplied by the same.
+    If the recipe has a list (a number for each domain), all its numbers are multiplied by the same factor.
     """
 
     factor: float

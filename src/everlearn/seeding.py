@@ -1,6 +1,6 @@
 """Random seeds that depend on names and positions only, never on what ran before.
 
-Torch is imported where its generators are touched: data that is only read needs seeds and no torch.
+Torch is imported only where its generators are used, since reading data needs seeds but not torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, in the grammar that the number asks for; sizes and times with their units."""
+"""Numbers with nouns in the singular or plural; sizes and times with their units."""
 
 from __future__ import annotations
 

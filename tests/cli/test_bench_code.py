@@ -236,7 +236,7 @@ def test_general_text_is_taken_where_there_is_some(everlearn: Project, data: Pat
 def test_tasks_every_needs_a_task_that_is_asked_as_it_is(everlearn: Project) -> None:
     everlearn.recipe["evaluation"] = {"tasks_every": 2}
     with pytest.raises(
-        RecipeError, match=r"`evaluation.tasks_every` asks end tasks inside a stage, but `end_tasks` has"
+        RecipeError, match=r"`evaluation.tasks_every` evaluates end tasks during a stage, but `end_tasks` has"
     ):
         parse(everlearn.recipe)
 

@@ -220,7 +220,7 @@ def test_a_method_that_needs_units_is_refused_for_that(model_type, options):
 
 def test_adapters_that_peft_cannot_place_are_named():
     model = support_page.model("mamba")
-    for wanted, why in (("query-value", "all-linear"), (["out_proj"], "kernels that pass adapters by. Remove it")):
+    for wanted, why in (("query-value", "all-linear"), (["out_proj"], "kernels that bypass adapters. Remove it")):
         method = build({"name": "lora", "target_modules": wanted})
         with pytest.raises((MethodError, ModelError), match=why):
             method.check(stages.setting(model, [method], "causal"))

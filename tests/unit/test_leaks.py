@@ -444,7 +444,7 @@ def test_wrapped_lines_are_noticed(everlearn):
     (everlearn.folder / "a.txt").write_text("\n".join(prose[at : at + 70] for at in range(0, len(prose), 70)))
     everlearn.recipe["domains"][0]["path"] = "a.txt"
     found = json.loads(everlearn("data", "recipe.yaml", "--json").out)["findings"]
-    assert [sentence for sentence in found if "broken to one width" in sentence]
+    assert [sentence for sentence in found if "wrapped to a fixed width" in sentence]
 
 
 def test_samples_show_their_white_space():

@@ -1,1 +1,1 @@
-"""What one command computes; the command line prints it."""
+"""The computations of the commands; the command line prints their results."""

@@ -1,4 +1,4 @@
-"""What `everlearn init` finds out about a corpus: its columns, how much text it has, and whether it looks English."""
+"""Examine a corpus for `everlearn init`: its columns, how much text it has, and whether it looks English."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
 
 UNREAD = 20
-"""Characters on average from which a column beside prompt and answer is text that is left out, and not an id."""
+"""Minimum mean number of characters with which a column besides prompt and answer counts as text, not as an id."""
 SAMPLE = 200
-"""Documents that are kept to count tokens and to judge the language by."""
+"""Number of documents that are kept to count tokens and to recognise the language."""
 MOST_BYTES = 64 * 2**20
 """Maximum bytes of text that are counted; a larger corpus is reported as larger than this."""
 SMALL = 2**20
-"""Bytes of a corpus up to which its held-out text is counted: of a larger one it fills a row in any case."""
+"""Largest corpus, in bytes, whose held-out text is counted; that of a larger one fills a row in any case."""
 HELD_OUT: float = Domain.model_fields["validation"].default
-"""Share of a corpus that is held out where the recipe does not say otherwise."""
+"""Share of a corpus that is held out by default."""
 HUB_DOCUMENTS = 1000
-"""Documents that are read of a data set on the hub."""
+"""Number of documents that are read from a dataset on the hub."""
 FUNCTION_WORDS = {
     *("the", "of", "and", "to", "a", "that", "it", "is", "was", "for", "on", "with", "as", "be", "by", "this", "are"),
     *("from", "or", "which", "you", "not", "have", "at", "but", "they", "his"),
 }
 """Common English words that carry no meaning of their own."""
 ENGLISH = 0.15
-"""Share of these among a text's words from which it counts as English: prose has a quarter or more, and other
-languages, which share a few of these words, hardly a twentieth."""
+"""Minimum share of these words in a text that counts as English: English prose has a quarter or more, and other
+languages, which share a few of these words, less than a twentieth."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -45,10 +45,10 @@ class Probe:
         columns: the columns to read.
         documents: number of documents that were counted.
         text_bytes: bytes of their text in UTF-8.
-        complete: whether everything was counted, or :data:`MOST_BYTES` was reached before.
+        complete: whether everything was counted; false if :data:`MOST_BYTES` was reached.
         longest: characters of the example that one in twenty exceeds, prompt and answer together.
         sample: the first documents, prompt and answer joined.
-        held_out: the text that is held out where the recipe does not say otherwise; None of a large corpus.
+        held_out: the text that is held out by default; None for a large corpus.
         unread: columns of text beside a prompt and its answer.
         glued: whether there is no white space between a prompt and its answer.
     """
@@ -117,7 +117,7 @@ def probe(
 
 
 def _held_out(corpus: Corpus) -> tuple[str, ...]:
-    """Return the text that a recipe's own share holds out."""
+    """Return the text that is held out by default."""
     documents = (document for document, _ in read_documents(corpus))
     return tuple(document.whole for document, held in OwnHeldOut(corpus, HELD_OUT).parted(documents) if held)
 

@@ -31,12 +31,12 @@ from everlearn.run.progress import Reporter
 from everlearn.seeding import seed_for
 
 MOST = 100_000
-"""Documents of a corpus that are looked at: the first ones."""
+"""Maximum number of documents of a corpus that are read."""
 TOKENISED = 2_000
-"""Documents that are tokenised, drawn evenly; where there are more, tokens are worked out from bytes."""
+"""Number of documents that are tokenised, drawn at random; if there are more, tokens are estimated from bytes."""
 SAMPLES = 3
 LONGEST = 100_000
-"""Characters of a document that are tokenised."""
+"""Maximum number of characters of a document that are tokenised."""
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
@@ -48,23 +48,23 @@ class CorpusSurvey:
     path: str
     documents: int = 0
     held_out: int = 0
-    """Documents that are held out: of its own, or in a file of their own."""
+    """Held-out documents: some of the corpus, or those of a separate file."""
     held_out_by: str = ""
     skipped: int = 0
     bytes: int = 0
     tokens: int = 0
     about: bool = False
-    """Whether tokens and lengths are worked out from the bytes, with the tokens of a part of the documents."""
+    """Whether tokens and lengths are estimated from the bytes, because only a part of the documents was tokenised."""
     whole: bool = True
-    """Whether every document was looked at."""
+    """Whether every document was read."""
     lengths: list[int] = field(default_factory=list)
     """Tokens of the shortest document, of the 5 %, 50 % and 95 % quantile, and of the longest."""
     histogram: list[tuple[int, int]] = field(default_factory=list)
-    """Documents of up to so many tokens (powers of two), and how many."""
+    """(maximum number of tokens, a power of two; number of documents) for each length class."""
     longer: int = 0
     """Documents longer than a row, or examples that are cut."""
     duplicates: int = 0
-    """Documents whose text an earlier one has."""
+    """Documents with the same text as an earlier one."""
     near_duplicates: int = 0
     """Different documents that are nearly the same as an earlier one (estimated)."""
     samples: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Drawn:
         self.documents: list[Document] = []
 
     def add(self, document: Document) -> None:
-        """Take a document: reservoir sampling (Vitter, 1985, algorithm R), by the count alone."""
+        """Offer a document to the sample (reservoir sampling as in :class:`~everlearn.data.reservoir.Reservoir`)."""
         self.seen += 1
         place = seed_for("data", self.name, self.seen) % self.seen
         if len(self.documents) < TOKENISED:
@@ -218,7 +218,7 @@ class _Reader:
         self._note(counts)
 
     def _count(self, part: str, sample: _Drawn) -> Count:
-        """Pack the sample as training does, and scale the counts to all documents where it is a part of them."""
+        """Pack the sample as training does, and scale the counts to all documents."""
         scale = sample.seen / max(len(sample.documents), 1)
         learnt_bytes = self._bytes[part]
         tokens = round(learnt_bytes * self.survey.tokens / max(self.survey.bytes, 1))
@@ -248,8 +248,8 @@ class _Reader:
             self.notes.append(str(too_little_held_out(self.survey.name, self.corpus, held, size)))
         if self._wrapped:
             self.notes.append(
-                f"The lines of '{self.survey.name}' look like text that was broken to one width, and each is taken for "
-                "a document: set `documents: file`, or write each document in one line."
+                f"The lines of '{self.survey.name}' look like text that was wrapped to a fixed width, but each line is "
+                "read as a document: set `documents: file`, or write each document in one line."
             )
 
     @property

@@ -1,8 +1,8 @@
-"""What everlearn says about itself: the methods' capability table and the recipe's JSON Schema.
+"""Generate the methods' capability table and the recipe's JSON Schema.
 
-All of it is read from the classes (their fields, docstrings and declared needs), so it cannot fall behind them. That
-loads torch and transformers, so commands that only show it read :mod:`everlearn.commands.saved_tables`, the tables of
-which are written by
+Both are generated from the classes (their fields, docstrings and declared needs), so they are never out of date. This
+loads torch and transformers, so commands that only show them read saved tables
+(:mod:`everlearn.commands.saved_tables`), which are written by
 
     python -m everlearn.commands.describe
 """
@@ -30,13 +30,13 @@ from everlearn.methods.sequential import PLAIN
 
 
 def describe_all() -> list[dict[str, Any]]:
-    """Return every method and variant, of plugins too: plain training first, then by name."""
+    """Return every method and variant, including those of plugins: plain training first, then by name."""
     described = [describe(name) for name in names()]
     return sorted(described, key=lambda entry: (bool(entry["paper"]), entry["name"]))
 
 
 def describe(name: str) -> dict[str, Any]:
-    """One method or variant: what it is, what it needs, its options with their defaults.
+    """Describe a method or variant: what it is, what it needs, its options with their defaults.
 
     Raises:
         MethodError: there is no such method.
@@ -176,7 +176,7 @@ def write_tables() -> None:
 
 
 def table_text(value: Any, levels: int = 1) -> str:
-    """Return a table as its file has it: JSON with a line for each entry of the outer `levels`."""
+    """Return a table as JSON, with a line for each entry of the outer `levels`."""
     return _lines(value, levels) + "\n"
 
 

@@ -83,11 +83,11 @@ def evaluate(
         checkpoints: a row each.
         recipe: defines domains, general text, end tasks and `evaluation`; its model and methods are ignored.
         folder: folder for cells and ``results.json``, in the form of a run.
-        end_tasks: whether to ask these too.
+        end_tasks: whether to evaluate on these too.
         reporter: receives progress messages.
 
     Raises:
-        RunError: the recipe holds nothing out and asks nothing, or the folder is a run's.
+        RunError: the recipe has neither held-out text nor end tasks, or the folder is a run's.
         EverlearnError: a model or a text cannot be read.
     """
     asked = recipe.tasks if end_tasks else ()
@@ -108,7 +108,7 @@ def evaluate(
         learner.folder = RunFolder(folder)
         learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks
         scorer = learner.scorer()
-        for name in scorer.names():  # what another recipe or checkpoint left here is not this text
+        for name in scorer.names():  # sets of an earlier call may be of another recipe or tokenizer
             (learner.folder.sets / f"{name}.safetensors").unlink(missing_ok=True)
         model = learner.some_model().to(scorer.device)
         how = replace(scorer.conditions(0), row=checkpoint.label)
@@ -148,7 +148,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class DifferenceToFirst:
-    """How far a checkpoint is from the first one on a text or task, with the interval of a paired bootstrap."""
+    """The difference of a checkpoint to the first one on a text or task, with the interval of a paired bootstrap."""
 
     metric: str
     row: str
@@ -159,7 +159,7 @@ class DifferenceToFirst:
 def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
     """Compare every checkpoint with the first one under the leading metrics, example by example.
 
-    Left out are columns that the two did not measure on the same examples, as where their tokenizers differ.
+    Columns that were not measured on the same examples, for example because the tokenizers differ, are left out.
 
     Args:
         folder: folder in which :func:`evaluate` wrote the cells.

@@ -1,4 +1,4 @@
-"""A recipe with every key: those that are set, and all others as comments with their defaults.
+"""Write a recipe with every key: those that are set, and all others as comments with their defaults.
 
 The keys are read from the recipe's schema, which is made of the classes (their fields and docstrings), so none can be
 missing.
@@ -18,7 +18,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "end_tasks": {"name": "stars", "train": "data/stars-train.jsonl", "test": "data/stars-test.jsonl"},
     "stop": {"every": 50},
 }
-"""What a group shows that the recipe does not set."""
+"""Example values of groups that the recipe does not set."""
 WIDTH = 110
 
 
@@ -59,7 +59,7 @@ def with_every_key(values: Mapping[str, Any]) -> str:
 
 
 def _resolved(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key of the schema with the description of the group that it refers to, where it has none of its own."""
+    """Return a key of the schema; if it has no description, with that of the group that it refers to."""
     group = definitions[field["$ref"].rpartition("/")[2]] if "$ref" in field else {}
     return {"description": group.get("description"), **field}
 
@@ -80,7 +80,7 @@ def _group(
 ) -> str:
     """Return a top-level key and its fields, those that are set first.
 
-    Taking away the leading "# " of a commented line, or of every line of a commented group, sets it.
+    A user sets a commented line, or a commented group, by removing the leading "# ".
 
     Args:
         key: key of the recipe.

@@ -29,11 +29,12 @@ from everlearn.report.export_card import Exported, Origin, export_card
 from everlearn.run.collect_results import Outcome
 from everlearn.run.exported_run import is_local, local_paths, on_hub, pack
 from everlearn.run.folder import MODELS, RunFolder
+from everlearn.run.writable import check_new
 
 OURS = {"stage.json", "optimizer.safetensors", "optimizer.json", CONFIG, WEIGHTS}
-"""Files of a stage's folder that are no part of a model as transformers saves it."""
+"""Files of a stage folder that are not part of the saved model."""
 TRACES = {"_name_or_path", "name_or_path", "is_local", "local_files_only", "base_model_name_or_path"}
-"""What transformers and PEFT write of where a model was loaded from."""
+"""Keys in which transformers and PEFT record where a model was loaded from."""
 HELD_OUT = "Beside it are the held-out rows of each domain, which can be read as well, and the scores on them."
 
 
@@ -45,7 +46,7 @@ class Export:
         folder: folder of the export.
         stage: number of the stage in its run.
         domain: the domain that was learnt last.
-        form: the whole model, or an adapter of its base model.
+        form: "model" (complete) or "adapter".
         files: names in the folder.
         notes: remarks to read before sharing it.
     """
@@ -71,17 +72,17 @@ def export(
 ) -> Export:
     """Write a stage's model, tokenizer and card into a folder of its own.
 
-    No path of this machine is in it, and no text: what methods remember, held-out rows and scores of single examples
-    stay in the run unless `with_memory` asks for them.
+    It contains no path of this machine and no text: the memory of methods, held-out rows and scores of single examples
+    are exported only with `with_memory`.
 
     Args:
         stage: a stage's folder, or a run's, which stands for its last finished stage.
         folder: the new folder; it must not exist, or be empty.
         with_memory: add ``everlearn/``, with which ``everlearn learn`` goes on from the export.
-        adapter: the PEFT adapter alone, or the whole model; as the stage itself keeps it when left out.
-        dtype: number format of the weights; that of the stage, float32, when left out.
-        base_model: hub id of the base model, where the recipe names a folder of this machine.
-        license: identifier as the hub knows it; what the base model's card says when left out.
+        adapter: whether to export the PEFT adapter alone or the complete model; None: as the stage is stored.
+        dtype: number format of the weights; None for that of the stage, float32.
+        base_model: hub id of the base model, if the recipe names a folder of this machine.
+        license: the hub's identifier of a licence; None for that in the base model's card.
         name: name of the model in its card, such as its future hub id; by default the folder's name.
 
     Raises:
@@ -94,8 +95,6 @@ def export(
     domain = recipe.domains[index - 1].name
     place = run.stage(index, domain)
     _check(run, recipe, index, folder, with_memory)
-    if folder.resolve().is_relative_to(run.path.resolve()):
-        raise RunError(f"{folder} is inside the run {run.path}, which keeps its own files only. Name another folder.")
     alone = not any(place.glob(MODELS[0]))
     if adapter and adapter_in(place) is None:
         raise RunError(f"{place} keeps no adapter: `--adapter` is for runs of a method that trains one (`inc_lora`).")
@@ -160,8 +159,7 @@ def _check(run: RunFolder, recipe: Recipe, index: int, folder: Path, with_memory
             f"The weights of {run.stage(index, domain)} were removed (`run.keep_stages` is {recipe.run.keep_stages}). "
             "Export a stage that has them."
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists already. Name a new folder for the export.")
+    check_new(folder)
     for method in recipe.methods():
         if not method.tested_as_saved and method.needs.earlier_models:
             raise RunError(

@@ -1,4 +1,4 @@
-"""What `everlearn extend` does: a base model with tokens for the words of a domain, in a folder of its own."""
+"""``everlearn extend``: write a base model with additional tokens for the words of a domain."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from transformers import AutoTokenizer
 from everlearn import files
 from everlearn.data.corpus import Corpus
 from everlearn.data.documents import read_documents
-from everlearn.errors import ModelError, RunError
+from everlearn.errors import ModelError
 from everlearn.model.loading import load_model, load_tokenizer
 from everlearn.model.source import Model
 from everlearn.model.vocabulary import NEW_TOKENS, Initialise, NewToken, extend_vocabulary
+from everlearn.run.writable import check_new
 
 HELD_OUT = 20
-"""Every so many documents one is not learnt from, and says what was gained."""
+"""One in this number of documents is held out, to measure what was gained."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ def extend(
         RunError: the folder exists.
         EverlearnError: the model or the text cannot be read, or there is nothing to add.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(f"{output} exists already. Name another folder.")
+    check_new(output)
     before, base = load_tokenizer(model), load_model(model)
     after, added = extend_vocabulary(base, before, _texts(corpus, learnt=True), tokens, initialise=initialise)
     held_out = list(_texts(corpus, learnt=False)) or list(_texts(corpus, learnt=True))
@@ -69,7 +69,7 @@ def extend(
         base.save_pretrained(folder)
         after.save_pretrained(folder)
         files.write_json(folder / NEW_TOKENS, found.to_json())
-        # What others load is a file: a tokenizer's class may make something else of it than it was.
+        # Check the saved files, since a tokenizer class may load something else than it saved.
         if _ids(AutoTokenizer.from_pretrained(folder), held_out[:50]) != _ids(after, held_out[:50]):
             raise ModelError(
                 f"The tokenizer '{before.name_or_path}' ({type(before).__name__}) cannot be saved with new tokens: "

@@ -1,6 +1,6 @@
 """Write the recipe of `everlearn init`: about 25 lines, adapted to a model and corpora.
 
-Where no model or no corpus was named, the recipe has an example to edit.
+If no model or corpus is named, the recipe has an example to edit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 EXAMPLE_MODEL, EXAMPLE_KIND, EXAMPLE_PARAMETERS = "FacebookAI/roberta-base", "encoder", 125_000_000
 EXAMPLE_DOMAINS = {"reviews": "data/reviews.jsonl", "papers": "data/papers.txt"}
 EXAMPLE_COLUMNS = {"text_column": "prompt", "target_column": "answer"}
-"""Of the example's domains, with `--task sft`."""
+"""Columns of the example's domains with `--task sft`."""
 EXAMPLE_GENERAL = "data/wikipedia.txt"
 GENERAL = "general"
-"""What the general text is called in tables."""
+"""Name of the general text in tables."""
 BUILT_IN_GENERAL = {
     "path": "suite:docs/general/train.jsonl",
     "validation": "suite:docs/general/apart.jsonl",
@@ -32,14 +32,14 @@ BUILT_IN_GENERAL = {
 }
 """English documentation of the libraries that are installed with everlearn; nothing is downloaded for it."""
 WARM_UP = 0.05
-"""Share of each domain's steps in which the rate rises."""
+"""Share of each domain's steps in which the learning rate rises."""
 USES_BUILT_IN = (
     "No `--general` was named, and {looks} English: `general` is the built-in text, documentation of installed "
     "libraries. Text like that which the model was pre-trained on shows better what it loses, and protects it better."
 )
 WITHOUT_GENERAL = (
-    "Without `general` nothing measures what the model loses of what it knew before, and the method protects of that "
-    "only what shows in the first domain's text. Name text like that which the model was pre-trained on."
+    "Without `general` the loss of earlier knowledge is not measured, and the method protects only the knowledge that "
+    "the first domain's text needs. Name text like that which the model was pre-trained on."
 )
 
 
@@ -104,8 +104,8 @@ def first_recipe(
     """Write a recipe that fits a model and corpora.
 
     Args:
-        model: folder or hub id of the model to ask; None: an example.
-        domains: name → path of each corpus to look into; None: examples.
+        model: folder or hub id of the model; None for an example.
+        domains: name → path of each corpus; None for examples.
         general: path of general text.
         task: `sft` for prompts and answers, `pretrain` for text. None: chosen by the columns of the corpora.
 
@@ -152,7 +152,7 @@ def first_recipe(
 def _probes(
     domains: Mapping[str, str], general: str | None, task: str | None, model: ModelProbe | None
 ) -> tuple[dict[str, Probe], Probe | None]:
-    """Look into the domains' corpora by name, and into the general text where one is named."""
+    """Examine the domains' corpora, by name, and the general text if one is named."""
     if not domains and general is None:
         return {}, None
     from everlearn.commands.data_probe import probe
@@ -264,11 +264,7 @@ def _train(
 
 
 def _check_names(domains: Mapping[str, str]) -> None:
-    """Refuse names that no recipe takes.
-
-    Raises:
-        RecipeError: a name is no part of a file's name, or is taken.
-    """
+    """Raise ``RecipeError`` if a name cannot be part of a file name, or is taken."""
     from everlearn.errors import RecipeError
     from everlearn.options import TAKEN, slug
 

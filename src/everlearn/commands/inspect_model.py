@@ -19,7 +19,7 @@ from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method, Setting
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
-from everlearn.model.loading import empty_model, load_config
+from everlearn.model.loading import load_skeleton
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.model.source import Model
 from everlearn.wording import size
@@ -32,9 +32,9 @@ class ParameterGroup:
     name: str
     parameters: int
     by_units: int
-    """Inside the reach of masks per unit (heads, neurons, outputs)."""
+    """Parameters that masks per unit (heads, neurons, outputs) can reach."""
     by_rows: int
-    """Inside the reach of masks per output row of a projection."""
+    """Parameters that masks per output row of a projection can reach."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,8 @@ class Inspection:
         }
 
 
-def skeleton(model: Model) -> PreTrainedModel:
-    """Make a model without weights, on the meta device, from its configuration alone."""
-    return empty_model(load_config(model))
-
-
 def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
-    """Look into a model.
+    """Inspect the structure of a model.
 
     Args:
         path: hub id or folder; only the configuration is read.
@@ -149,7 +144,7 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
         ModelError: there is no such model, or its architecture is not known.
         MethodError: there is no such method.
     """
-    model = skeleton(Model(path=path))
+    model = load_skeleton(Model(path=path))
     found = anatomy(model)
     chosen = [build(method) for method in methods]
     return Inspection(

@@ -1,4 +1,4 @@
-"""How much memory training holds, about: for `everlearn plan`, and for the batch that `everlearn init` writes."""
+"""Estimate the memory that training needs, for `everlearn plan` and for the batch size that `everlearn init` writes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def memory_held(
     small_adam: bool = False,
     quantised: dict[str, Any] | None = None,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes held at the peak of a step, and while a method measures between two domains, by what holds them.
+    """Return the bytes by use, at the peak of a step, and while a method measures between two domains.
 
     Args:
-        model: on any device; its weights are not read.
+        model: a model on any device; its weights are not read.
         sizes: numbers of parameters of the run.
-        costs: by method.
-        rows: in a batch of one device.
+        costs: method → its cost.
+        rows: rows in a batch of one device.
         block_size: tokens in a row.
-        half: it is computed in 16 bits.
-        small_adam: the optimizer keeps 8 bits for each number.
-        quantised: kind of quantisation of the weights.
+        half: whether the computation is in 16 bits.
+        small_adam: whether the optimizer's state has 8 bits per number.
+        quantised: options of quantisation of the weights, if any.
     """
     config: Any = model.config if hasattr(model.config, "hidden_size") else text_config(model)
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
@@ -58,14 +58,14 @@ def memory_held(
         "gradients": 4 * trained,
         "activations (rough)": int(rows * wider * per_row * (1 if half else 2)) + 8 * logits,
     }
-    # One method after the other measures, in float32, and the optimizer lives as long as the stage.
+    # Methods measure one after the other, in float32; the optimizer's state is kept meanwhile.
     most = max((cost.measuring_bytes for cost in costs.values()), default=0)
     measuring = kept | {"activations (rough)": 2 * rows * per_row + 8 * logits, "what is measured": most}
     return steps, measuring if most else {}
 
 
 def memory_free() -> tuple[int | None, str]:
-    """Return the bytes that training may take on this machine, None where they are not known, and what has them."""
+    """Return the free memory for training in bytes, or None if unknown, and the name of its device."""
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()
         return free, torch.cuda.get_device_name()

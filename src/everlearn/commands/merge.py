@@ -1,4 +1,4 @@
-"""``everlearn merge``: one model of several that exist already, without training."""
+"""``everlearn merge``: merge existing models into one, without training."""
 
 from __future__ import annotations
 

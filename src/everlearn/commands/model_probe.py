@@ -26,7 +26,7 @@ from everlearn.run.disk import Sizes
 from everlearn.wording import size
 
 ROOM = 0.8
-"""Share of the free memory that the estimate may fill, for it is an estimate."""
+"""Share of the free memory that the estimate may use, as a margin for its error."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Fit:
     """The batch that fits.
 
     Attributes:
-        rows: on the device at once; 1 if nothing fits.
-        needs: bytes, at the most.
-        free: bytes that the machine has; None where they are not known.
+        rows: rows in a batch of the device; 1 if nothing fits.
+        needs: estimated peak memory in bytes.
+        free: free memory in bytes; None if unknown.
         device: the device of the memory.
         half: whether it computes in bfloat16.
     """
@@ -78,7 +78,7 @@ class ModelProbe:
         parameters: number of parameters.
         saved_as: the number format of the checkpoint.
         objective: the training objective of this kind of model.
-        longest: tokens that it reads at once; None where there is no limit.
+        longest: the longest input in tokens; None if there is no limit.
 
     Raises:
         RecipeError: it is a run, which has a model for each stage.

@@ -34,14 +34,14 @@ from everlearn.seeding import set_all
 from everlearn.wording import duration
 
 WARM_UP, MEASURED = 1, 3
-"""Steps that are timed for the estimate: the first ones are left out."""
+"""Numbers of steps that are run for the estimate: first without, then with timing."""
 BACKWARD = 3
 """A training step costs about three forward passes."""
 
 
 @dataclass(frozen=True)
 class DomainPlan:
-    """One domain: its size, and the passes over it. None: a stream has no known size."""
+    """One domain: its size, and the passes over it; None for unknown sizes of a stream."""
 
     name: str
     documents: int | None
@@ -62,7 +62,7 @@ class DomainPlan:
 
 @dataclass(frozen=True)
 class Timing:
-    """Return the seconds of a run's training, from the fastest and the slowest step that was measured."""
+    """The training time of a run in seconds: estimates from the fastest and from the slowest measured step."""
 
     seconds_per_step: float
     low: float
@@ -71,18 +71,18 @@ class Timing:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What measuring takes, beside training."""
+    """The cost of evaluation."""
 
     scores: int
-    """Of held-out text: (checkpoint, set) pairs, those inside stages included."""
+    """Scores of held-out text: (checkpoint, set) pairs, including those during stages."""
     scored_tokens: int
-    """Tokens of these, each forward only."""
+    """Tokens of these, each with a forward pass only."""
     tasks: int
     """(checkpoint, end task) pairs."""
     task_tokens: int
     """Tokens of these in units of a forward pass; a backward pass counts twice."""
     seconds: float | None = None
-    """About, from the time of a training step; None where none was measured."""
+    """Estimated from the time of a training step; None if none was measured."""
 
     def words(self) -> str:
         """Return it for a table."""
@@ -110,9 +110,9 @@ class Plan:
     block_size: int
     rows_per_step: int
     memory: dict[str, int]
-    """At the peak of a step, by what holds it."""
+    """Use → bytes at the peak of a step."""
     measuring: dict[str, int]
-    """The same between two domains, while a method measures something; empty where none does."""
+    """Use → bytes while a method measures between two domains; empty if none does."""
     methods: dict[str, Cost]
     disk: int
     evaluation: EvaluationPlan
@@ -241,7 +241,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
 
 
 def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
-    """Return the evaluation between, inside and after the stages (`evaluation.columns`, `end_tasks`, `stop`)."""
+    """Return the cost of evaluation between, during and after the stages (`evaluation`, `stop`)."""
     recipe, block_size, last = learner.recipe, learner.setting().block_size, len(learner.recipe.domains)
     blocks = {}
     for name in held_out_names(recipe):
@@ -311,7 +311,7 @@ def _notes(learner: ContinualLearner) -> list[str]:
 
 
 def _together(parts: Sequence[tuple[int, Timing]]) -> Timing:
-    """Count the steps of each kind, and estimate their time."""
+    """Combine the timings of several kinds of step, each with its number of steps."""
     steps = sum(count for count, _ in parts)
     mean = sum(count * timing.seconds_per_step for count, timing in parts) / steps
     return Timing(mean, sum(timing.low for _, timing in parts), sum(timing.high for _, timing in parts))
@@ -322,10 +322,10 @@ def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
 
 
 def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Method]) -> list[float]:
-    """Seconds of each measured step of a second domain under these methods, on a copy that is thrown away.
+    """Return the seconds of each measured step of a second domain under these methods, with a temporary model.
 
-    A few of its rows replace both domains, so that importance passes are short and their masks, penalties
-    or replayed rows are at work as in the middle of a stream.
+    A few rows serve as both domains, so importance passes are short, and masks, penalties or replayed rows are active
+    as in the middle of a stream.
     """
     with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Measuring", 1) as done:
         steps = WARM_UP + MEASURED

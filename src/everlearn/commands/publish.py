@@ -13,7 +13,7 @@ from everlearn.errors import RunError, first_line
 
 
 def check_hub(hub_id: str) -> None:
-    """Find out, before anything is exported, whether it could be pushed at all.
+    """Check before the export whether its result could be uploaded.
 
     Raises:
         RunError: the name is invalid, the hub is disabled, or no user is logged in.

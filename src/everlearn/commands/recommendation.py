@@ -1,4 +1,4 @@
-"""What everlearn recommends: the method with its options, and the rule for the learning rate.
+"""The recommended method with its options, and the rule for the learning rate.
 
 This is the only place that defines them: `everlearn init`, the demo, README and the documentation read them from here
 or are compared with them by tests. The module imports nothing heavy, so that reading it is cheap.
@@ -20,9 +20,9 @@ METHOD: tuple[dict[str, Any], ...] = (
         "strength": 0.0215,
     },
 )
-"""The recommended method, as a recipe has it under `method`: what docs/results/frontier.json recommends."""
+"""The recommended method, as under `method` in a recipe; docs/results/frontier.json has the evidence."""
 EVIDENCE = "docs/results/frontier.md"
-"""Where the method is compared with the others."""
+"""The page that compares the method with others."""
 
 RATES: dict[str, dict[float, float]] = {
     "decoder": {
@@ -40,8 +40,8 @@ RATES: dict[str, dict[float, float]] = {
 """Kind of model → number of parameters → learning rate when all weights are trained with Adam; docs/learning-rates.md
 names the sources."""
 EXAMPLES = 0.2
-"""Factor for prompts and answers (`--task sft`). Fine-tuning wants smaller steps than pre-training: BERT's authors
-fine-tune at 2e-5 to 5e-5, a fifth to a half of 1e-4. That of encoder-decoders is for prompts and answers already."""
+"""Factor for prompts and answers (`--task sft`). Fine-tuning needs smaller rates than pre-training: BERT's authors
+fine-tune at 2e-5 to 5e-5, a fifth to a half of 1e-4. Rates of encoder-decoders are for prompts and answers already."""
 ADAPTERS = 10.0
 """Factor for adapters such as LoRA (Schulman et al. 2025, "LoRA without regret"; MIGU trains LoRA at 1e-3, all weights
 at 1e-4)."""
@@ -50,14 +50,14 @@ at 1e-4)."""
 def learning_rate(kind: str, parameters: int, *, examples: bool = False, adapters: bool = False) -> float:
     """Return the learning rate of the rule, rounded to two digits.
 
-    Between two sizes of the table it is interpolated in the logarithm of both numbers; outside, that of the nearest
-    size counts: a smaller model than those of the table gets no larger rate.
+    Between two sizes of the table it is interpolated in the logarithms of size and rate; outside of the table it is
+    that of the nearest size.
 
     Args:
         kind: `decoder`, `encoder` or `encoder-decoder`.
         parameters: number of parameters of the complete model.
-        examples: prompts and answers are learnt, not plain text.
-        adapters: only adapters are trained.
+        examples: whether prompts and answers are learnt, not plain text.
+        adapters: whether only adapters are trained.
     """
     table = sorted(RATES[kind].items())
     size = min(max(float(parameters), table[0][0]), table[-1][0])

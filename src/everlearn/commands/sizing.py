@@ -1,4 +1,4 @@
-"""Choose the length of a row and the steps of a domain from the facts about model and corpora."""
+"""Choose the length of a row and the number of passes from facts about model and corpora."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from everlearn.commands.model_probe import ModelProbe
 
 SMALLEST_ROW = 32
-"""Tokens of a row of text where so little is held out that it would not fill a longer one."""
+"""Minimum tokens of a row of text, used if the held-out text would not fill a longer row."""
 ROWS_PER_STEP = 16
 """Rows of an optimizer step, in one batch or accumulated over several."""
 LONGEST_ROW, SHORTEST_ROW, LONGEST_EXAMPLE = 512, 64, 2048
-"""Tokens of a row of text at most, of any row at least, and of a prompt with its answer at most."""
+"""Maximum tokens of a row of text, usual minimum of any row, and maximum of a row with prompt and answer."""
 FEWEST_ROWS = 200
-"""Rows of a domain below which rows are made shorter."""
+"""If a domain would have fewer rows, rows are made shorter."""
 FEWEST_STEPS, MOST_PASSES = 100, 4
-"""Where every domain has fewer steps than this in a pass, they are passed over again, up to four times: until then
-repeated text teaches nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
+"""If no domain has this number of steps in one pass, there are several passes, at most four: up to then repeated text
+teaches nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 BYTES_PER_TOKEN = 4.0
 """For English text, if no tokenizer was loaded."""
 TRAINED = 0.95
@@ -36,13 +36,13 @@ class Sizing:
     Args:
         model: facts about the model; None: rows of English text are assumed.
         probes: the domains' corpora.
-        general: the general text, if it was looked into.
+        general: the general text, if there is one.
 
     Attributes:
-        alone: each example has a row of its own, instead of rows that are filled.
+        alone: whether each example has its own row; otherwise several share one.
         block_size: tokens in a row.
-        passes: over each domain.
-        needed: tokens of an example that one in twenty exceeds; 0 where text is learnt.
+        passes: number of passes over each domain.
+        needed: 95 % quantile of the tokens of an example; 0 if text is learnt.
     """
 
     def __init__(self, model: ModelProbe | None, probes: Collection[Probe], general: Probe | None = None) -> None:
@@ -64,7 +64,7 @@ class Sizing:
         while size > max(SMALLEST_ROW, least):
             size = max(SMALLEST_ROW, size // 2)
         self.block_size = size
-        # The domain with the most text decides, or a large one would be passed over again for a small one's sake.
+        # The domain with the most text decides, so that a large domain is not repeated because of a small one.
         most = max((self.steps(probe) if probe.complete else FEWEST_STEPS for probe in probes), default=FEWEST_STEPS)
         self.passes = min(MOST_PASSES, math.ceil(FEWEST_STEPS / most))
 
@@ -74,11 +74,11 @@ class Sizing:
         return self.needed > self.block_size
 
     def tokens(self, probe: Probe) -> float:
-        """Return about how many tokens a corpus has."""
+        """Estimate the number of tokens of a corpus."""
         return max(1.0, probe.text_bytes * self._per_byte[probe])
 
     def steps(self, probe: Probe) -> int:
-        """Return about how many steps a pass over a corpus has."""
+        """Estimate the number of steps of a pass over a corpus."""
         return max(1, round(self._rows(probe, self.block_size) / ROWS_PER_STEP))
 
     def check(self, probe: Probe, key: str) -> None:
@@ -89,7 +89,7 @@ class Sizing:
             key: the option that names it.
 
         Raises:
-            DataError: it has not.
+            DataError: it has too little text.
         """
         held_out = self._held_out(probe)
         if self.model is None or held_out >= self.block_size:
@@ -104,7 +104,7 @@ class Sizing:
         )
 
     def _held_out(self, probe: Probe) -> float:
-        """Return the tokens of a corpus' held-out text; infinity where they fill a row in any case, as examples do."""
+        """Return the tokens of a corpus' held-out text; infinity if it has examples, or is large."""
         if probe.held_out is None or (probe.columns.answers and probe.held_out):
             return math.inf
         if self.model is None:

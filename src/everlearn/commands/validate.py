@@ -1,4 +1,4 @@
-"""What `everlearn validate` shows: how every check ends that a run would begin with, so that one look finds all."""
+"""``everlearn validate``: make all checks with which a run begins, and report the outcome of each."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from pathlib import Path
 from everlearn.config.recipe import Recipe, load
 from everlearn.learner import ContinualLearner
 from everlearn.run.checks import Check, attempt, checks
-from everlearn.run.progress import Reporter
 from everlearn.wording import count
 
 
-def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporter | None = None) -> list[Check]:
-    """Run every check on a recipe file; checks that depend on a failed one are marked as not reached.
-
-    Args:
-        path: the recipe.
-        overrides: ``key=value`` texts.
-        reporter: receives progress messages.
-    """
+def preflight(path: Path | str, overrides: Iterable[str] = ()) -> list[Check]:
+    """Make every check on a recipe file with ``key=value`` overrides; those that depend on a failed one are skipped."""
     found: list[Recipe] = []
 
     def read() -> str:
@@ -28,4 +21,4 @@ def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporte
         return f"{count(len(found[0].domains), 'domain')}, {count(len(found[0].end_tasks), 'end task')}, {methods}"
 
     first = attempt("recipe", read)
-    return [first, *(checks(ContinualLearner(found[0], reporter=reporter)) if found else ())]
+    return [first, *(checks(ContinualLearner(found[0])) if found else ())]

@@ -1,4 +1,4 @@
-"""Values, methods and commented lines as a recipe writes them."""
+"""Format values, methods and commented lines of a recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from everlearn.commands.recommendation import rate_text
 
 WIDEST = 60
-"""Characters of a line that may still have its comment beside it; a longer one has it above."""
+"""Maximum characters of a line that has its comment on the same line; a longer line has it above."""
 
 
 def value_text(value: Any) -> str:
@@ -24,7 +24,7 @@ def value_text(value: Any) -> str:
 
 
 def rate_or_value(key: str, value: Any) -> str:
-    """Return a value as a recipe writes it; a learning rate with its exponent, as everybody writes it: 3.0e-4."""
+    """Return a value as a recipe writes it; a learning rate as 3.0e-4."""
     return rate_text(value) if key == "learning_rate" else value_text(value)
 
 

@@ -1,4 +1,4 @@
-"""``TrainingArguments`` from a recipe: names are verbatim, values are checked, arguments without effect are refused."""
+"""``TrainingArguments`` from a recipe, under their own names; wrong values and arguments without effect are refused."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ REFUSED = {
     "use_liger_kernel": "it replaces the loss, which everlearn computes only where there is a label",
     "auto_find_batch_size": "another batch size would change what is compared",
     "resume_from_checkpoint": "use `everlearn resume RUN`",
-    "save_only_model": "a run must be able to go on from a checkpoint",
+    "save_only_model": "a run must be able to resume from a checkpoint",
     "deepspeed": "methods act on gradients and weights that PyTorch holds; use `fsdp`",
     "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
     **dict.fromkeys(FORCED, "everlearn sets it"),
@@ -131,9 +131,9 @@ NOT_BELOW_0 = {"weight_decay", "max_grad_norm", "warmup_steps", "adam_beta1", "a
 BELOW_1 = {"adam_beta1", "adam_beta2"}
 LARGEST = 2**31 - 1
 ALSO = {"max_steps": -1}
-"""Value by which TrainingArguments mean that another argument decides (`num_train_epochs`)."""
+"""Argument → a special value with which another argument (`num_train_epochs`) takes effect instead."""
 INSTEAD = {"max_steps": "Leave it out to train for `train.num_train_epochs`."}
-"""What to do if a number is too low."""
+"""Argument → advice for the message if its number is too low."""
 _NOTHING = (None, False, "no")
 
 

@@ -9,13 +9,13 @@ from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError, did_you_mean
 
 FIXED = {
-    "model": "the domain is learnt by the model that the run has taught so far",
-    "data": "rows and held-out text of all domains are made alike",
-    "method": "a method remembers the earlier domains as it was set then",
+    "model": "the domain is learnt by the run's last model",
+    "data": "the rows and held-out text of all domains are made with the same settings",
+    "method": "the method's memory of the earlier domains depends on its options",
     "objective": "the earlier domains were learnt with it",
     "optimizer": "the earlier domains were learnt with it",
-    "evaluation": "the new scores would not be comparable with those that are there",
-    "general": "the earlier scores are of the text that there was",
+    "evaluation": "the new scores could not be compared with the earlier ones",
+    "general": "the earlier scores were measured on the previous text",
     "report": "the run is judged as a whole; `everlearn report --tolerate` judges it by another number",
     "run": "it was decided when the run began",
 }

@@ -12,7 +12,7 @@ from everlearn.errors import RecipeError
 SHORT = {"model": "path", "general": "path"}
 """Groups that may be abbreviated by a string, and the key that it sets."""
 EVERY = ".*."
-"""Stands for all items of a list in a key that a grid changes: `domains.*.max_documents`."""
+"""Wildcard for all items of a list, in a key that a grid changes: `domains.*.max_documents`."""
 Place = tuple[str | int, ...]
 
 

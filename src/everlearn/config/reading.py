@@ -173,7 +173,7 @@ def _check(node: Any) -> None:
 
 
 def _check_number(node: Any) -> None:
-    """Take a number of base 60, such as ``12:30``, for the text that it looks like, and refuse one that is too long."""
+    """Read ``12:30``, in YAML 1.1 a number of base 60, as text; refuse a number that is too long."""
     if ":" in node.value:
         node.tag = _TEXT
     elif len(node.value) > DIGITS:

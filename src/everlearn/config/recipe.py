@@ -1,7 +1,7 @@
 """The recipe: one YAML file that configures a whole run, typed and strict.
 
-Unknown keys are refused with a suggestion, values are checked before a model is loaded, and the resolved recipe that a
-run folder keeps can be run again as it is.
+Unknown keys are refused with a suggestion, and values are checked before a model is loaded. The complete recipe that is
+saved in a run folder can be run again unchanged.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Evaluation(Options):
     number of tokens: each token is scored once, with the tokens before it as context. A window costs as much as a block
     and scores `stride` tokens. By default blocks do not overlap; those of a domain with answers never do."""
     content: int | None = Field(default=None, ge=0)
-    """Also compute the loss over content tokens: without this number of most frequent types of each held-out set, and
-    without tokens that have no letter or digit (100 is a good number). By default only over all tokens."""
+    """Also compute the loss over content tokens only. Excluded are the most frequent token types of each held-out set,
+    as many as this number (such as 100), and tokens without a letter or digit. By default only the loss over all tokens
+    is computed."""
     end_tasks: Literal["final", "diagonal", "every"] = "diagonal"
     """After which domains models are fine-tuned on end tasks: always for the base model and after the last domain; with
     `diagonal` also right after the domain of a task; with `every` after every domain."""
@@ -161,8 +162,9 @@ class ReportSettings(Options):
 class Stop(Options):
     """When a domain ends before its last step: as soon as the model has forgotten more than this.
 
-    A domain ends with the weights of the best step: of the measured steps within the bounds, the one at which the
-    domain's own held-out text is predicted best. Without bounds that is all that is done.
+    A domain ends with the weights of its best step: among the measured steps within the bounds, the one at which its
+    own held-out text is predicted best. Without bounds, all measured steps are considered, and none ends the domain
+    early.
     """
 
     general: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -172,15 +174,16 @@ class Stop(Options):
     every: int = Field(default=50, ge=1)
     """Steps between two measurements."""
     then: Literal["end", "lower", "warn"] = "end"
-    """What happens beyond a bound: the domain ends; or it continues from its best step with half the learning rate, up
-    to three times, and then ends; or there is only a warning."""
+    """What happens beyond a bound. `end`: the domain ends. `lower`: it continues from its best step with half the
+    learning rate, up to three times, and then ends. `warn`: there is only a warning."""
     notify: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Who is told of it at once: the address of a webhook (`$NAME`: of an environment variable), which gets a POST
-    request with JSON, or a command as a list of words, which gets the JSON on its standard input."""
+    """Where to send a notification when a bound is passed: the URL of a webhook (`$NAME` reads it from an environment
+    variable), which gets a POST request with JSON, or a command as a list of words, which gets the JSON on its standard
+    input."""
 
 
 class General(Domain):
-    """General text, that the model should not forget either."""
+    """General text, which the model should not forget either."""
 
     name: str = "general"
     """Its name in every table."""
@@ -202,8 +205,8 @@ class Recipe(Options):
     method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(named_methods)] = ({"name": PLAIN},)
     """Name of a method, a mapping of `name` and options, or a list of methods to combine."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
-    """The training objective; by default that of the kind of model. Of a domain with answers (`target_column`,
-    `messages_column`) only these are learnt, whatever the objective."""
+    """The training objective; by default that of the kind of model. In a domain with answers (`target_column`,
+    `messages_column`) the loss is computed over the answers only, with every objective."""
     general: General | None = None
     """General text: its drift is measured, and `replay` can mix it in."""
     end_tasks: Annotated[tuple[SerializeAsAny[TaskConfig], ...], BeforeValidator(_tasks)] = ()
@@ -256,8 +259,8 @@ class Recipe(Options):
             listed[number] = {key: value for key, value in known[first].items() if key not in left_out} | domain
             if listed[number].get("validation") != known[first].get("validation"):
                 raise ValueError(
-                    f"domain '{domain.get('name')}' continues '{first}', whose held-out text it leaves out and is "
-                    "scored on: remove its `validation`"
+                    f"domain '{domain.get('name')}' continues '{first}' and is scored on the held-out text of that "
+                    "domain: remove its `validation`"
                 )
             again_of[str(domain.get("name"))] = str(first)
         return listed
@@ -324,13 +327,14 @@ class Recipe(Options):
             for method in self.methods() if domain.continues is not None else ():
                 if method.needs.domain_id_test:
                     raise ValueError(
-                        f"domain '{domain.name}' continues '{domain.continues}', but method '{method.label}' reads a "
-                        "text with what it keeps of that text's domain, which would not be changed: remove `continues`"
+                        f"domain '{domain.name}' continues '{domain.continues}', but method '{method.label}' evaluates "
+                        "a text with parameters of that text's domain, which would not be trained further: remove "
+                        "`continues`"
                     )
         if self.evaluation.tasks_every is not None and all(KINDS[task.kind].fine_tunes for task in self.end_tasks):
             raise ValueError(
-                "`evaluation.tasks_every` asks end tasks inside a stage, but `end_tasks` has none that is asked as it "
-                "is (those of kind classification are fine-tuned); leave it out"
+                "`evaluation.tasks_every` evaluates end tasks during a stage, but `end_tasks` has none without "
+                "fine-tuning (those of kind classification are fine-tuned); leave it out"
             )
         return self
 
@@ -348,15 +352,15 @@ class Recipe(Options):
         for method in self.methods() if bounded else ():
             if not method.tested_as_saved:
                 raise ValueError(
-                    f"`stop.general` and `stop.earlier` judge the model in training, and method '{method.label}' is "
-                    "tested with more than that model; remove the bounds"
+                    f"`stop.general` and `stop.earlier` evaluate the model in training, but method '{method.label}' "
+                    "is evaluated with more than that model; remove the bounds"
                 )
         for domain in self.domains:
             schedule = self.train_of(domain.name).get("lr_scheduler_type")
             if self.stop.then == "lower" and schedule in MEASURING:
                 raise ValueError(
-                    f"`stop.then: lower` lowers the rate of a schedule, and `lr_scheduler_type: {schedule}` measures "
-                    "what it should be; choose another schedule"
+                    f"`stop.then: lower` lowers the learning rate of the schedule, but `lr_scheduler_type: {schedule}` "
+                    "sets the rate by a measured score; choose another schedule"
                 )
         if self.stop.general is None and not any(domain.validation for domain in self.domains):
             raise ValueError("`stop` needs held-out text: set `validation` of a domain")
@@ -512,7 +516,7 @@ def _files_of(task: Any) -> tuple[str, ...]:
 
 
 def _check_plain(raw: Mapping[str, Any]) -> None:
-    """Refuse text that no file name, page or terminal can hold, and numbers that are not finite or far too long."""
+    """Refuse text with control characters, and numbers that are not finite or far too long."""
     for key, value in _leaves(raw):
         if isinstance(value, int) and abs(value) >= 10**DIGITS:
             raise RecipeError(f"`{key}` is a number of more than {DIGITS} digits.")

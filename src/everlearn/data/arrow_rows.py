@@ -18,9 +18,9 @@ from everlearn.errors import DataError, EverlearnError, first_line
 
 
 def read_arrow(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read the wanted columns of an Arrow file, in the format of streams or of files; batches before `row` are passed.
+    """Read the wanted columns of an Arrow file, in stream or file format; rows before `row` are skipped.
 
-    The file is mapped, so no more than a batch is in memory.
+    The file is memory-mapped, so no more than a batch is in memory.
     """
     with _readable(path, "Arrow"):
         number, size, allowed = 0, 0, allowed_bytes(path, limits)
@@ -120,10 +120,10 @@ def _unpacked(metadata: Any, group: int, wanted: Sequence[str]) -> int:
 
 
 def _rows_at_once(path: Path, file: Any, group: int, wanted: Sequence[str], limits: Limits) -> int:
-    """Return how many rows of a group to decode together, so that they fit if all have the longest text.
+    """Return how many rows of a group can be decoded together, even if each has the longest text of the group.
 
-    A column may have a dictionary, of which a long text that is stored once may stand in every row. Texts in lists are
-    not looked at: Arrow decodes no more than 2 GiB of them at once.
+    With dictionary encoding a long text is stored once and may occur in every row. Texts in lists are not considered:
+    Arrow decodes at most 2 GiB of them at once.
     """
     from pyarrow import compute, parquet, types
 
@@ -144,7 +144,7 @@ def _rows_of(path: Path, batch: Any, sizes: np.ndarray, start: int, first: int, 
     while at < len(batch):
         if sizes[at] > limits.row_bytes:
             raise too_long(f"{path}, row {start + at + 1},", limits)
-        # As many rows as are together not longer than one may be.
+        # Convert as many rows at once as fit into the limit for a single row.
         end = at + int(np.searchsorted(np.cumsum(sizes[at:]), limits.row_bytes, side="right"))
         try:
             values = batch.slice(at, end - at).to_pylist()
@@ -157,11 +157,8 @@ def _rows_of(path: Path, batch: Any, sizes: np.ndarray, start: int, first: int, 
 
 
 def _sizes(batch: Any, limits: Limits) -> np.ndarray:
-    """Return the bytes of each row of a batch, int64 [rows]; for lists and mappings the mean, if all are short."""
-    sizes = np.zeros(len(batch), np.int64)
-    for column in batch.columns:
-        sizes += _column_sizes(column, limits)
-    return sizes
+    """Return the bytes of each row, int64 [rows]; a short column of lists or mappings counts by its mean."""
+    return sum((_column_sizes(column, limits) for column in batch.columns), np.zeros(len(batch), np.int64))
 
 
 def _column_sizes(column: Any, limits: Limits) -> np.ndarray:

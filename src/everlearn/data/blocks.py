@@ -1,4 +1,4 @@
-"""Token blocks and where they come from: endless sources, their order seeded by (seed, pass), their state JSON."""
+"""Token blocks and their sources: endless iterators in an order seeded by (seed, pass), with a JSON state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Column = np.ndarray | Ragged
 def stack(blocks: Sequence[Block]) -> dict[str, Column]:
     """Return blocks as columns: a matrix where all rows are equally long, :class:`Ragged` otherwise.
 
-    Plain text beside answers has no labels and is learnt everywhere: its labels are its tokens.
+    Blocks of plain text among blocks with answers have no labels; their tokens are used as labels.
     """
     columns: dict[str, Column] = {}
     for key in dict.fromkeys(key for block in blocks for key in block):
@@ -62,7 +62,7 @@ def stack(blocks: Sequence[Block]) -> dict[str, Column]:
 def tokens_in(block: Block) -> int:
     """Return the number of tokens of a block: its row, and for an encoder-decoder the row of its answer.
 
-    Rows of another trainer may have several texts under names of their own, which all count.
+    In rows of another trainer without ``input_ids`` all columns count.
     """
     if "input_ids" not in block:
         return int(sum(column.size for column in block.values()))
@@ -82,7 +82,7 @@ class BlockSource(ABC, Iterator[Block]):
         name: name of the domain or mixture; part of every seed.
         size: blocks per pass; None when that is not known (streaming).
         block_tokens: tokens in every block; None when blocks differ.
-        fingerprint: the same text, tokenizer and settings have the same one.
+        fingerprint: hash of text, tokenizer and settings.
         in_training_order: whether its blocks come in the order in which training takes them.
     """
 
@@ -94,7 +94,7 @@ class BlockSource(ABC, Iterator[Block]):
 
     @property
     def passes(self) -> float | None:
-        """How often the text has been gone through so far; None when that is not known (streaming)."""
+        """Number of passes over the text so far; None when that is not known (streaming)."""
         return None
 
     def __iter__(self) -> Iterator[Block]:
@@ -121,10 +121,9 @@ class BlockSource(ABC, Iterator[Block]):
 
 
 class DeferredBlocks(BlockSource):
-    """A source that is opened when it is first used, since a corpus that is no longer needed may be gone."""
+    """A source that is opened when it is first used, since a corpus that is not needed may no longer exist."""
 
     def __init__(self, name: str, opened: Callable[[], BlockSource]) -> None:
-        """Remember how to open the source."""
         self.name = name
         self._open = opened
 
@@ -134,41 +133,33 @@ class DeferredBlocks(BlockSource):
 
     @property
     def size(self) -> int | None:  # type: ignore[override]
-        """Return the size of the source."""
         return self._source.size
 
     @property
     def passes(self) -> float | None:
-        """Return the number of passes of the source."""
         return self._source.passes
 
     @property
     def block_tokens(self) -> int | None:  # type: ignore[override]
-        """Return the tokens of a block of the source."""
         return self._source.block_tokens
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Return the fingerprint of the source."""
         return self._source.fingerprint
 
     def __next__(self) -> Block:
         return next(self._source)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the source."""
         return self._source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of the source."""
         self._source.load_state_dict(state)
 
     def fresh(self, seed: int) -> BlockSource:
-        """Return an independent source of the same blocks."""
         return self._source.fresh(seed)
 
     def once(self, seed: int) -> Iterator[Block]:
-        """Iterate over one pass of the source."""
         return self._source.once(seed)
 
 
@@ -213,7 +204,7 @@ class PackedBlocks(BlockSource):
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Given, or a digest of the content: computed on first use, because reading a large memory map takes time."""
+        """The fingerprint that was passed, or a digest of the content, computed on first use since it takes time."""
         if self._fingerprint is None:
             content = hashlib.blake2b(digest_size=16)
             for key in sorted(self.arrays):
@@ -227,7 +218,6 @@ class PackedBlocks(BlockSource):
 
     @property
     def passes(self) -> float:
-        """Blocks given so far, in passes over all of them."""
         return self._position / self.size
 
     def __len__(self) -> int:

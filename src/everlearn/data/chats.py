@@ -1,4 +1,4 @@
-"""Convert chats, lists of messages, with the tokenizer's template; the assistant's messages are learnt."""
+"""Convert chats (lists of messages) with the tokenizer's template; the assistant's messages are learnt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TODAY = "{%- macro strftime_now(format) -%}26 July 2024{%- endmacro -%}"
-"""What a template that writes today's date begins with here, so that rows do not depend on the day."""
+"""Put before a template that writes today's date, so that rows do not depend on the day."""
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 """Block of a template that marks what the assistant says."""
 _OPEN, _CLOSE = "\ue0fe", "\ue0ff"
-"""Characters for private use around a special token that a message spells out, which stays text."""
+"""Private-use characters that mark the text of a special token inside a message, which is tokenised as plain text."""
 _SPELT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|[{_OPEN}{_CLOSE}]")
 Tools = Sequence[dict[str, Any]]
 Span = tuple[int, int]
@@ -28,8 +28,8 @@ Span = tuple[int, int]
 class ChatFormat:
     """Converter from chats to token ids, with a mark on those that are learnt.
 
-    The template alone writes special tokens: what looks like one inside a message or a tool stays text, as in
-    ``apply_chat_template(…, sanitize_control_tokens=True)``, which cannot say which tokens are the assistant's. Added
+    Only the template can write special tokens: inside a message or a tool the text of one is tokenised as plain text,
+    as by ``apply_chat_template(…, sanitize_control_tokens=True)``, which does not return the assistant's tokens. Added
     tokens that are not special (`<think>`, `<tool_call>`) are read as tokens.
 
     Args:
@@ -73,11 +73,11 @@ class ChatFormat:
         return _OPEN in json.dumps(marked, ensure_ascii=False)
 
     def encode(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[list[int], list[bool]]:
-        """Return the token ids of a chat, and which of them the assistant says, its end of turn included.
+        """Return the token ids of a chat, and which of them are the assistant's, including the end of its turn.
 
-        Templates with `{% generation %}` mark that themselves. Of others the text before and after each turn of the
-        assistant is compared: it must be the beginning of the text of the whole chat. A first turn of the assistant
-        has no question: only a template can mark it.
+        Templates with `{% generation %}` mark these themselves. With other templates, the chat is rendered up to before
+        and after each turn of the assistant, and both texts must be beginnings of the complete text. If the chat begins
+        with the assistant, only a template can mark that turn.
 
         Raises:
             DataError: the template refuses the chat, changes earlier turns, or leaves out tools.
@@ -140,7 +140,7 @@ class ChatFormat:
     def _rendered(
         self, messages: Sequence[Message], tools: Tools, *, add_generation_prompt: bool = False
     ) -> tuple[str, list[Span]]:
-        """Return the text of a chat, with marks around what stays text, and where the template says what is learnt."""
+        """Return a chat's text, with marks around spelt-out special tokens, and the spans that the template marks."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         render: Any = render_jinja_template
@@ -170,7 +170,7 @@ class ChatFormat:
         ) from None
 
     def _tokenised(self, text: str) -> tuple[list[int], list[Span]]:
-        """Return the token ids of a text with marks, and where in it each of them stands."""
+        """Return the token ids of a text with marks, and the span of each token in it."""
         ids: list[int] = []
         places: list[Span] = []
         at = 0

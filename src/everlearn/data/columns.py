@@ -14,7 +14,7 @@ from everlearn.data.readers import format_of, read_parquet, read_rows, resolve_f
 from everlearn.errors import DataError
 
 TEXT_COLUMNS = ("text", "content", "body", "document", "article", "abstract", "review", "passage")
-"""Names that a column of text has; the first that is there is taken."""
+"""Usual names of a text column; the first that exists is used."""
 PAIRS = (
     ("prompt", "completion"),
     ("prompt", "response"),
@@ -30,17 +30,17 @@ PAIRS = (
     ("source", "target"),
     ("context", "continuation"),
 )
-"""Names that columns of a prompt and its answer have; the first pair that is there is taken."""
+"""Usual names of columns of prompts and answers; the first pair that exists is used."""
 LOOKED_AT = 50
-"""Rows whose columns are looked at."""
+"""Number of rows that are examined."""
 
 
 CHATS = ("messages", "conversations", "conversation")
-"""Names that a column of chats has; another one is taken if there is none of these."""
+"""Usual names of a column of chats; another column is used if none of these exists."""
 TOOLS = "tools"
 """Name of a column with the tools of a chat."""
 PREFERENCES = ("chosen", "rejected")
-"""Columns of chats of which one is meant not to be learnt."""
+"""Columns of preference data; they hold chats too, but not all of them are to be learnt."""
 
 
 class Columns(NamedTuple):

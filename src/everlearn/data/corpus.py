@@ -30,11 +30,11 @@ HANDED_DOWN = (
     "streaming",
     "fill_in_middle",
 )
-"""Keys of a domain that its sources take over."""
+"""Keys that the sources of a domain inherit from it."""
 _PROMPTS = ("text_column", "target_column", "keep_last")
 _CHATS = ("messages_column", "tools_column")
 _FORMS = {"messages_column": (*_PROMPTS, "fill_in_middle"), "target_column": (*_CHATS, "fill_in_middle")}
-"""Key of a form of answers → keys that have no effect beside it."""
+"""Key for chats or for prompts with answers → keys that have no effect together with it."""
 
 
 class Document(NamedTuple):
@@ -50,7 +50,7 @@ class Document(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Text, or prompt and answer."""
+        """The text, or prompt and answer joined."""
         return self.text if self.target is None else f"{self.text}{self.target}"
 
 
@@ -61,7 +61,7 @@ class Reads(Options):
 
     @property
     def limits(self) -> Limits:
-        """How long a row may be and how far a file may unpack (`data.max_row_bytes`, `data.max_expansion`)."""
+        """Limits for a row and for the decompressed file (`data.max_row_bytes`, `data.max_expansion`)."""
         return self._limits
 
     def limited(self, limits: Limits) -> None:
@@ -93,19 +93,19 @@ class Corpus(Reads):
     tools_column: str | None = None
     """With `messages_column`: column with the tools that a chat may call, as a list of JSON schemas or as JSON text."""
     keep_last: int = Field(default=0, ge=0)
-    """With `target_column`: so many tokens at the end of a prompt stay where it is too long for a row, and what is
-    before them is cut. 0 cuts the end."""
+    """With `target_column`: number of tokens at the end of a prompt that are kept if it is too long for a row; the
+    tokens before them are cut. With 0 the end is cut."""
     streaming: bool = False
     """Tokenise while training instead of once before it: nothing is stored, the order is that of the files."""
     shuffle_buffer: int = Field(default=0, ge=0)
     """Blocks held back and drawn from at random, for streaming only; 0 keeps the order."""
     max_documents: int | None = Field(default=None, ge=1)
-    """Read no more than the first so many documents."""
+    """Read only the first documents, at most this number."""
     documents: Literal["line", "file"] = "line"
     """Whether a line or a whole file is one document; for txt, md and rst."""
     fill_in_middle: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
     """Share of the documents that are learnt as prefix, suffix and middle (arXiv 2207.14255), with the tokenizer's own
-    tokens for these; for decoders of code. Held-out text is read as it is."""
+    tokens for these; for decoders of code. Held-out text is not rearranged."""
     _beside_answers: bool = PrivateAttr(default=False)
 
     @property
@@ -123,7 +123,7 @@ class Corpus(Reads):
 
     @property
     def beside_answers(self) -> bool:
-        """Whether this is plain text in a domain of which other sources have answers, so that its rows have labels."""
+        """Whether this is plain text in a domain whose other sources have answers; its rows get labels like theirs."""
         return self._beside_answers
 
     @field_validator("text_column", "target_column")
@@ -158,11 +158,11 @@ class Source(Corpus):
     """One of several corpora that make up a domain."""
 
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Its part of the domain's tokens, against the weights of the other sources."""
+    """Its share of the domain's tokens, relative to the weights of the other sources."""
 
 
 class Domain(Corpus):
-    """A named corpus (or text-to-text task) that is learnt in one go."""
+    """A named corpus (or text-to-text task) that is learnt in one stage."""
 
     path: str = ""
     """A file, a folder, a glob, a URL (`https://…`, `s3://…`), or a hub id `owner/name`. Formats: txt, md, rst, jsonl,
@@ -171,19 +171,19 @@ class Domain(Corpus):
     name: str
     """Letters, digits, '.', '-' and '_'; becomes part of file names."""
     sources: tuple[Source, ...] = ()
-    """Several corpora instead of one `path`, each with a `weight`: its part of the tokens, whatever its size. A source
-    has the keys of a corpus; columns, `documents` and `streaming` that it leaves out are those of the domain."""
+    """Several corpora instead of one `path`, each with a `weight`: its share of the tokens, whatever its size. A source
+    has the keys of a corpus; it inherits the columns, `documents` and `streaming` of the domain."""
     validation: str | float | None = 0.05
     """What to measure on: a share of the documents, held out by a hash of their text (the same documents in any
     order; of a corpus of one or few documents, its end), a file of its own, for a hub data set the name of another
     split, or null for nothing. Of several sources, a share of each."""
 
     continues: str | None = None
-    """An earlier domain that is learnt again here, with more steps or with text that has come since. Keys that are left
-    out are that domain's; what it holds out is not learnt, and the model is scored on that, not on text of its own."""
+    """An earlier domain that is learnt again here, with more steps or with new text. Keys that are left out are taken
+    from that domain. Its held-out text is not learnt here either, and the model is scored on that text."""
     group: str | None = Field(default=None, min_length=1)
-    """What it belongs to together with other domains (a super-domain, such as `wiki`): results say it, and numbers can
-    be given by group."""
+    """A group that it belongs to (a super-domain, such as `wiki`). It is part of the results, which can be averaged by
+    group."""
 
     train: dict[str, Any] = Field(default={})
     """Training arguments of this domain alone, over the recipe's `train`: `{learning_rate: 1.0e-5}`."""
@@ -224,7 +224,7 @@ class Domain(Corpus):
 
     @property
     def held_out(self) -> bool:
-        """Return whether it has held-out text of its own, on which models are scored."""
+        """Return whether models are scored on held-out text of this domain."""
         return bool(self.validation) and self.continues is None
 
     @property
@@ -234,9 +234,9 @@ class Domain(Corpus):
 
     @property
     def parts(self) -> tuple[Domain, ...]:
-        """Its sources, each as a domain `name.source` of its own; itself, where it has no sources.
+        """Its sources, each as a separate domain `name.source`; without sources, the domain itself.
 
-        A file of held-out text goes with the first of them.
+        If held-out text is in a file of its own, the first source has it.
         """
         if not self.sources:
             return (self,)
@@ -251,7 +251,7 @@ class Domain(Corpus):
 
     @property
     def source_names(self) -> list[str]:
-        """A short name for each source: its file's or data set's; numbered where they are the same."""
+        """A short name for each source, from its file or dataset; equal names are numbered."""
         stems = [
             re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).name.split(".")[0]).strip("-")
             for path in (without_query(each.path) if is_remote(each.path) else each.path for each in self.sources)

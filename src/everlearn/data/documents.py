@@ -1,4 +1,4 @@
-"""Read the documents of a corpus, local or remote, in order, each with the position after it."""
+"""Read the documents of a corpus, local or remote, in order, each with the position of the next one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everlearn.errors import DataError
 from everlearn.files import digest
 
 DIGEST_UP_TO = 64 * 2**20
-"""Bytes up to which a file's content is part of a fingerprint; larger files count by size and time of change."""
+"""Largest file, in bytes, whose content is part of a fingerprint; of larger ones size and modification time are."""
 
 
 class Skipped:
@@ -115,7 +115,7 @@ def _documents(
 def read_documents(
     corpus: Corpus, *, position: Mapping[str, Any] | None = None, skipped: Skipped | None = None
 ) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield every document that is not blank, in order, each with the position behind it.
+    """Yield every document that is not blank, in order, each with the position of the next one.
 
     Args:
         corpus: the corpus to read.
@@ -218,7 +218,7 @@ def corpus_fingerprint(corpus: Corpus) -> str:
     if isinstance(corpus, Domain) and corpus.sources:
         return hash_of(*((source.weight, corpus_fingerprint(source)) for source in corpus.sources))
     settings = corpus.model_dump(include={"text_column", "target_column", "max_documents", "documents"})
-    # Absent otherwise: a default leaves no mark.
+    # Options with their default value are left out, so that the fingerprint does not change when an option is added.
     others = ("messages_column", "tools_column", "keep_last", "fill_in_middle")
     settings |= {key: getattr(corpus, key) for key in others if getattr(corpus, key)}
     if corpus.on_hub:

@@ -1,4 +1,4 @@
-"""Documents as prefix, suffix and middle, by which a decoder learns to fill in (arXiv 2207.14255)."""
+"""Rearrange documents into prefix, suffix and middle, so that a decoder learns to fill in (arXiv 2207.14255)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TOKENS = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
 )
-"""What tokenizers call the tokens before the prefix, the suffix and the middle."""
+"""Names of the tokens before the prefix, the suffix and the middle, in various tokenizers."""
 
 
 class FillInMiddle:
-    """Write a share of the documents as <prefix> … <suffix> … <middle> …, each cut at two characters at random.
+    """Write a share of the documents as <prefix> … <suffix> … <middle> …, each cut at two random places.
 
-    Which documents, and where they are cut, depends on their text alone, so that a resumed stream repeats it.
+    The choice of documents and of the places depends on their text alone, so a resumed stream repeats it.
 
     Args:
         encoder: encoder of the model.

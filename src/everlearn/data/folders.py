@@ -81,8 +81,8 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
     beside = [path for path in data if format_of(path) in WHOLE] if tables else []
     if beside and (len(beside) > len(tables) or all(format_of(path) == ".json" for path in tables)):
         raise DataError(
-            f"{folder} holds {beside[0]} and {tables[0]}: whether its code and documents or its tables are text is not "
-            f"clear. Name them by a pattern, such as `{folder}/**/*{beside[0].suffix}` or "
+            f"{folder} holds {beside[0]} and {tables[0]}: it is not clear whether to read the code and documents or "
+            f"the tables. Name them by a pattern, such as `{folder}/**/*{beside[0].suffix}` or "
             f"`{folder}/**/*{tables[0].suffix}`."
         )
     if tables:  # beside tables a card or a script is about them; among documents it is one of them

@@ -1,4 +1,4 @@
-"""Which of a corpus' own documents are held out: by a hash of their text, or the end of the corpus."""
+"""Decide which documents of a corpus are held out: by a hash of their text, or those at the end of the corpus."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from everlearn.data.corpus import Corpus, Document, is_held_out
 from everlearn.data.documents import read_documents
 
 ENDS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?…。]['\")\]]*\s+"), re.compile(r"\s+"))
-"""Where a text may be cut, the best first: behind a paragraph, a line, a sentence, a word."""
+"""Where a text may be cut, best first: after a paragraph, a line, a sentence, a word."""
 FAR = 4
-"""How many times more or less text than the share asks for may be held out (:func:`is_far`)."""
+"""Largest ratio between the held-out share of the text and the configured share (:func:`is_far`)."""
 
 
 class OwnHeldOut:
-    """Splits a corpus' documents into those to learn from and those to measure on.
+    """Splits a corpus' documents into training and held-out documents.
 
-    A document is held out by a hash of its text: the split does not depend on order, and duplicates are on one side.
-    Where that holds out far more or less text than the share asks for, as in a corpus that is one long text or in which
-    one document is longer than all others together, the end of the corpus is held out instead, from the end of a
-    paragraph, line or sentence on; nothing of it is learnt.
+    A document is held out by a hash of its text, so the split does not depend on order, and duplicates are on the same
+    side. If that holds out far more or less text than configured, as in a corpus that is one long text or in which one
+    document is longer than all others together, the end of the corpus is held out instead, beginning after a paragraph,
+    line or sentence.
     """
 
     def __init__(self, corpus: Corpus, share: float) -> None:
         """Measure the share that the hash would hold out; a stream, which is read once, is split by the hash alone."""
         self.corpus, self.share = corpus, share
         self.kept_characters = self._needs_end() if share > 0 and not corpus.streaming else None
-        """Length of the text before the end that is held out; None where documents are held out by their hash."""
+        """Number of characters before the held-out end; None if documents are held out by their hash."""
 
     def _needs_end(self) -> float | None:
         total = held = 0
@@ -70,7 +70,7 @@ def is_far(held_out: float, asked: float) -> bool:
 
 
 def cut(text: str, at: int, around: int) -> tuple[str, str]:
-    """Cut a text in two, at the best place not further than `around` characters from `at`, or else right there."""
+    """Cut a text in two at the best place within `around` characters of `at`, or at `at` if there is none."""
     low, high = max(1, at - around), min(len(text) - 1, at + around)
     for end in ENDS:
         places = [match.end() for match in end.finditer(text, low, high)]

@@ -14,8 +14,8 @@ from everlearn.errors import DataError
 class Without(DeferredBlocks):
     """The blocks of a source except some.
 
-    A block is recognised by all that it holds, its answer included: exact copies of a block that is left out are left
-    out too, another answer to the same prompt stays.
+    Blocks are compared by their complete content: exact copies of an excluded block are excluded too, but not another
+    answer to the same prompt.
     """
 
     def __init__(self, source: BlockSource, blocks: Iterable[Block]) -> None:
@@ -35,23 +35,20 @@ class Without(DeferredBlocks):
 
     @property
     def size(self) -> int | None:  # type: ignore[override]
-        """Blocks of a pass that are left; None where the source does not know its own size."""
+        """Remaining blocks of a pass; None if the size of the source is not known."""
         return self._left
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Hash of the source and of the excluded blocks."""
         return hash_of(self._source.fingerprint, "without", *sorted(mark.hex() for mark in self._apart))
 
     def __next__(self) -> Block:
         return next(block for block in self._source if _mark(block) not in self._apart)
 
     def once(self, seed: int) -> Iterator[Block]:
-        """Iterate over one pass of the source, except the blocks left out."""
         return (block for block in self._source.once(seed) if _mark(block) not in self._apart)
 
     def fresh(self, seed: int) -> Without:
-        """Leave the same blocks out of an independent source."""
         other = copy.copy(self)
         other._source = self._source.fresh(seed)
         return other

@@ -31,9 +31,8 @@ def load(corpus: Corpus, instead: str = "set `path` to a file", cache: Path | No
     Args:
         corpus: names it.
         instead: an alternative if the hub cannot be reached, for the error message.
-        cache: where `datasets` keeps what it converts; its default folder when None. In that folder, another folder of
-            the same name that was loaded before counts as the same data set, so a data set that may change needs a
-            cache of its own.
+        cache: cache folder of `datasets`; None for its default. `datasets` identifies a local dataset by the name of
+            its folder, so data that may change needs a cache of its own.
 
     Raises:
         DataError: it cannot be loaded.
@@ -84,7 +83,7 @@ def version(corpus: Corpus) -> list[str]:
 
 
 def read(corpus: Corpus, position: Mapping[str, Any] | None) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
-    """Yield the rows, each with its place for errors and the position behind it.
+    """Yield the rows, each with its place (for errors) and the position of the next one.
 
     Raises:
         DataError: the data set cannot be loaded, or the stream breaks.

@@ -1,4 +1,4 @@
-"""Rows out of JSON: one object a line, or one array of objects, read item by item however long it is."""
+"""Read rows from JSON: one object per line, or one array of objects, which is parsed item by item."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from everlearn.data.rows import Row
 from everlearn.errors import DataError
 
 BLANK = " \t\n\r"
-"""What may stand between two values."""
+"""Characters that may separate two values."""
 CUT = 16
-"""Characters before the end of what was read in which an error may mean that a value is cut there (`-Infinity`)."""
+"""A parse error so close to the end of the text read so far, in characters, may only mean that a value is incomplete
+there (`-Infinity`)."""
 
 
 class _Objects:
@@ -75,14 +76,14 @@ def read_json(path: Path, columns: Sequence[str], row: int, offset: int, limits:
 
 
 class _Array:
-    """The items of an array, each read as soon as it is whole; no more than one of them is held."""
+    """The items of an array, each parsed as soon as it is complete; only one of them is in memory."""
 
     def __init__(self, path: Path, limits: Limits, objects: _Objects) -> None:
         self.path, self.limits, self.objects = path, limits, objects
         self._pieces = pieces(path, limits)
         self._text, self._at = "", 0
         self._line, self._column = 1, 0
-        """Of the beginning of the text in hand."""
+        """Position of the beginning of `_text` in the file."""
 
     @property
     def begins(self) -> bool:

@@ -1,8 +1,8 @@
-"""Find text that a model is measured on in the text that it learns from: identical, or nearly the same.
+"""Find evaluation text in training text, identical or nearly so.
 
-One check for `everlearn data`, `validate` and `run`. Held-out documents of every corpus and examples of end tasks are
-looked for in the training text of every corpus, which is read once; the outcome is kept beside the tokenised corpora.
-Of much text a part is looked at, and the outcome says which.
+`everlearn data`, `validate` and `run` make the same check: held-out documents of every corpus and examples of end tasks
+are looked for in the training text of every corpus. The outcome is cached with the tokenised corpora. Large texts are
+searched only in part, and the outcome says which part.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from everlearn.errors import EverlearnError
 from everlearn.files import read_json, write_json
 
 VERSION = 1
-"""Of the check: raise it when the same text may get another outcome."""
+"""Version of the check; raise it if the outcome for the same text may change."""
 SEARCHED = 256 * 10**6
-"""Characters of a corpus' training text that are searched: the first ones."""
+"""Number of characters of a corpus' training text that are searched, from its beginning."""
 STREAMED = 16 * 10**6
-"""Characters of a stream that are looked at, held-out documents included: reading all of it may take days."""
+"""Number of characters of a stream that are read, including held-out documents: reading all of it may take days."""
 LOOKED_FOR = 16 * 10**6
-"""Characters of a group of texts that are looked for: of more, an even sample of the texts."""
+"""Number of characters of a group of texts that are looked for; a larger group is sampled."""
 WORTH_SAYING = 0.01
-"""Share from which text in common is worth a sentence: a few greetings say nothing. Of its own held-out text, any."""
+"""Smallest shared part of two texts that is reported, since a few phrases occur everywhere. A corpus' own held-out
+documents in its training text are always reported."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,8 @@ def check_leaks(
     Args:
         corpora: the domains, and the general text.
         tests: other evaluation texts by their display name ("test examples of 'topics'").
-        cache: folder that keeps the outcome, as of :func:`everlearn.data.prepare.prepare`.
-        phase: opens the phase, which counts documents that are read, where the outcome is not kept yet.
+        cache: the cache folder, as in :func:`everlearn.data.prepare.prepare`.
+        phase: reports progress, in documents, if the outcome is not cached.
 
     Raises:
         DataError: a corpus cannot be read.
@@ -225,7 +226,7 @@ def examples_of(name: str) -> str:
 
 
 def _own_documents(part: Domain) -> Iterator[tuple[str, bool]]:
-    """Yield the text of a corpus' own documents, each with whether it is held out; of a stream the first ones."""
+    """Yield the documents of a corpus and whether each is held out; of a stream only the beginning."""
     characters = 0
     for document, held in OwnHeldOut(part, part.held_out_share).parted(each for each, _ in read_documents(part)):
         yield document.whole, held
@@ -259,14 +260,13 @@ def _fingerprint(parts: Sequence[Domain], tests: Mapping[str, Sequence[str]]) ->
 
 
 class _Texts:
-    """Texts of a group: all of them, or those with the smallest hashes where they are too long together."""
+    """The texts of a group, or those with the smallest hashes if they exceed :data:`LOOKED_FOR`."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, str]] = []
         self.seen = self._length = 0
 
     def add(self, text: str) -> None:
-        """Take a text."""
         self.seen += 1
         self._length += len(text)
         self.kept.append((text_key(text), text))
@@ -274,7 +274,7 @@ class _Texts:
             self.shorten()
 
     def shorten(self) -> None:
-        """Truncate the lists that are too long."""
+        """Drop the texts with the largest hashes if there are too many characters."""
         if self._length <= LOOKED_FOR or len(self.kept) == 1:
             return
         self.kept.sort()
@@ -284,7 +284,7 @@ class _Texts:
 
 
 class _Check:
-    """One check at work."""
+    """Perform one check."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class _Check:
         return LeakCheck(leaks, shared, self.probes.counts, self.characters, self.partial)
 
     def _again(self, i: int, j: int) -> bool:
-        """Return whether one of two corpora is learnt again in the other, so that they share text by intent."""
+        """Return whether one of two corpora continues the other, so that they share text on purpose."""
         (first, one), (second, other) = self.parts[i], self.parts[j]
         if one.continues is None and other.continues is None:
             return False

@@ -1,4 +1,4 @@
-"""From block sources to batches, the same on any number of processes, and resumable at any batch."""
+"""Make batches from block sources: the same for any number of processes, and resumable at any batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BlockLoader(Batches):
     """
 
     ANCHOR_EVERY = 100
-    """Batches between two remembered source states: how far back :meth:`state_dict` can go for sure."""
+    """Number of batches between two saved source states, so :meth:`state_dict` can go back at least this far."""
 
     def __init__(
         self, source: BlockSource, objective: Collate, batch_size: int, batches: int, rank: int = 0, world_size: int = 1
@@ -53,7 +53,7 @@ class BlockLoader(Batches):
         self._anchors: deque[tuple[int, int, dict[str, Any]]] = deque([(0, 0, source.state_dict())], maxlen=2)
 
     def __len__(self) -> int:
-        """Return the number of batches in all, wherever the loader is."""
+        """Return the total number of batches, whatever the current position."""
         return self.batches
 
     def _read(self) -> list[Block]:

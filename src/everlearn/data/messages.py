@@ -16,7 +16,7 @@ ROLES = {
     **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4"), ASSISTANT),
     **dict.fromkeys(("observation", "function", "function_response", "tool_response"), "tool"),
 }
-"""What other formats (ShareGPT) call a role."""
+"""Role in other formats (ShareGPT) → role."""
 _READ = ("role", "content", "from", "value", "tool_calls", CALLS)
 """Keys of a message that are not passed to the template as they are."""
 
@@ -75,8 +75,8 @@ def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
 def tools_in(value: Any, column: str, where: str) -> tuple[dict[str, Any], ...]:
     """Return the tools in a column of a row, as templates read them; none for a row without tools.
 
-    Tools are a list, or JSON of a list: `{"type": "function", "function": {"name": …, "parameters": …}}` or what stands
-    under `function` alone.
+    Tools are a list, or JSON of a list, of `{"type": "function", "function": {"name": …, "parameters": …}}` or of the
+    value of `function` alone.
 
     Raises:
         DataError: the column holds something else.
@@ -163,7 +163,7 @@ def _parsed(text: str, wrong: Callable[..., NoReturn]) -> Any:
 
 
 def _without_none(value: Any) -> Any:
-    """Return a value without what is None in it: Arrow writes what other rows have, and this one has not, as None."""
+    """Remove None at any depth: Arrow adds keys that only other rows have, with None as their value."""
     if isinstance(value, Mapping):
         return {key: _without_none(each) for key, each in value.items() if each is not None}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Several sources as one: each with its share of the tokens, exact to one block at every moment, or all their rows."""
+"""Combine several sources: with given shares of the tokens, exact to one block at any moment, or by all their rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from everlearn.errors import DataError, RunError
 from everlearn.seeding import seed_for
 
 TINY = 1e-12
-"""In place of a share of 0, by which nothing can be divided."""
+"""Replaces a share of 0 in divisions."""
 
 
 class Anneal(NamedTuple):
-    """How the shares of a mixture change, in a straight line.
+    """A linear change of the shares of a mixture.
 
     Attributes:
-        shares: name → share of the last block.
-        blocks: number of blocks on the way; after them shares stay as they are.
+        shares: name → final share.
+        blocks: number of blocks during which shares change; afterwards they are constant.
     """
 
     shares: Mapping[str, float]
@@ -47,7 +47,7 @@ class Mixture(BlockSource):
     Discrete Math. 32, 1980).
 
     Attributes:
-        tokens: name to tokens given so far.
+        tokens: name → number of tokens drawn so far.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Mixture(BlockSource):
             sources: a pass lasts as long as that of the first one, unless a `size` is given.
             name: name of the mixture.
             size: blocks of a pass.
-            anneal: the shares to which those of the sources change.
+            anneal: how the shares change; None if they are constant.
 
         Raises:
             DataError: there is no source, a name comes twice, or a share is not above 0.
@@ -117,7 +117,7 @@ class Mixture(BlockSource):
 
     @property
     def passes(self) -> float | None:
-        """Of the first source, which sets the length of a pass."""
+        """Number of passes over the first source, which determines the length of a pass."""
         return next(iter(self.sources.values())).passes
 
     def _expected(self, name: str) -> float:
@@ -134,7 +134,7 @@ class Mixture(BlockSource):
     def _choose(self) -> str:
         total, shares = sum(self.tokens.values()), self._shares()
         expected = {name: self._expected(name) for name in self.sources}
-        # What earlier, other shares still owe a source; nothing where shares do not change.
+        # Difference between the tokens due by all earlier shares and those due by the present share; 0 if constant.
         owed = {name: 0.0 if self.anneal is None else self._due[name] - shares[name] * total for name in shares}
         behind = [
             name for name, share in shares.items() if self.tokens[name] < share * (total + expected[name]) + owed[name]
@@ -193,7 +193,6 @@ class Mixture(BlockSource):
             source.load_state_dict(saved[name])
 
     def fresh(self, seed: int) -> Mixture:
-        """Return a mixture of independent sources with the same shares."""
         parts = [(name, source.fresh(seed), self._first[name]) for name, source in self.sources.items()]
         return Mixture(parts, self.name, size=self._given, anneal=self.anneal)
 
@@ -233,7 +232,6 @@ class Concatenation(Mixture):
         return list(self.rows)[self._order[1][place]]
 
     def fresh(self, seed: int) -> Concatenation:
-        """Return the same rows in an independent order."""
         parts = [(name, source.fresh(seed), self.rows[name]) for name, source in self.sources.items()]
         return Concatenation(parts, seed_for("fresh", seed), self.name)
 

@@ -12,18 +12,18 @@ import numpy as np
 from everlearn.data.shingles import Words
 
 RUN = 13
-"""Words of a run that two texts do not share by chance (Brown et al., arXiv 2005.14165, appendix C)."""
+"""Words of a run; two texts do not share one by chance (Brown et al., arXiv 2005.14165, appendix C)."""
 SHORTEST = 5
 """Minimum number of words of a text to search for; a shorter one occurs in any corpus by chance."""
 LEAKED = 0.5
-"""Share of a text's runs from which on it counts as standing in a corpus."""
+"""A text counts as contained in a corpus if the corpus has at least this share of its runs."""
 NEAR_RUN, BINS, ROWS = 5, 64, 4
 ALIKE = 0.8
-"""Share of the runs of both documents from which on they count as nearly the same."""
+"""Documents count as nearly the same if they share at least this share of their runs (Jaccard)."""
 TEMPLATE, FEWEST = 0.2, 10
-"""Share of a group's texts, and their number, from which on a run that they all have is their template, not text."""
+"""A run counts as part of a template if more than this share of a group's texts has it, and more than this number."""
 KEPT = 2**20
-"""Runs of a corpus that are kept to compare it with others."""
+"""Number of runs of a corpus that are kept to compare it with others."""
 
 
 class NearDuplicates:
@@ -46,7 +46,7 @@ class NearDuplicates:
         empty = signatures == np.iinfo(np.uint32).max
         signatures = signatures[~empty.all(1)]
         empty = empty[~empty.all(1)]
-        # The distance to the next bin that holds something, around the end.
+        # The distance to the next bin that is not empty; after the last bin comes the first.
         places = np.where(empty, 2 * BINS, np.arange(BINS))
         following = np.minimum.accumulate(np.concatenate([places, places + BINS], 1)[:, ::-1], 1)[:, ::-1][:, :BINS]
         distance = (following - np.arange(BINS)).astype(np.uint32)
@@ -81,11 +81,11 @@ class NearDuplicates:
 
 
 class Sketch:
-    """The different runs of a corpus; where they are too many, an even sample of them by their hashes."""
+    """The distinct runs of a corpus, or if there are too many, a uniform sample of them by their hashes."""
 
     def __init__(self) -> None:
         self.sampled = 1
-        """One of how many runs is kept."""
+        """One of this number of runs is kept."""
         self._kept: list[np.ndarray] = []
 
     def add(self, words: Words) -> None:
@@ -116,8 +116,8 @@ class Sketch:
 class Probes:
     """Texts that are looked for in corpora: held-out documents, examples of end tasks.
 
-    A corpus contains a text where it contains half of the text's runs of 13 words, whichever documents they are in; a
-    shorter text is a single run. Runs that many texts of a group share, such as a prompt's template, do not count.
+    A corpus contains a text if it contains half of the text's runs of 13 words, in any of its documents; a shorter text
+    is a single run. Runs that many texts of a group share, such as a prompt's template, do not count.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Probes:
         }
 
     def inside(self, seen: dict[int, np.ndarray], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return of each text whether a corpus contains it, and whether as an identical document, in bool [texts] each.
+        """Return whether a corpus contains each text, and whether as an identical document, each bool [texts].
 
         Arguments as of :meth:`contained`.
         """
@@ -199,7 +199,7 @@ class Probes:
 
 
 class Search:
-    """What of the probes has been seen in one corpus."""
+    """Record which runs of the probes occur in one corpus."""
 
     def __init__(self, probes: Probes, values: dict[int, np.ndarray]) -> None:
         self.probes, self.values = probes, values
@@ -208,7 +208,7 @@ class Search:
         self._tables = {length: _table(runs) for length, runs in values.items()}
 
     def add(self, words: Words) -> None:
-        """Go through documents of the corpus."""
+        """Search documents of the corpus."""
         for length, values in self.values.items():
             hashes, _ = words.runs(length)
             table = self._tables[length]
@@ -221,12 +221,12 @@ class Search:
         return self.probes.contained(self.seen, np.empty(0, np.uint64) if keys is None else keys)
 
     def inside(self) -> np.ndarray:
-        """Return of each text whether the corpus contains it, bool [texts]."""
+        """Return whether the corpus contains each text, bool [texts]."""
         return self.probes.inside(self.seen, np.empty(0, np.uint64))[0]
 
 
 _PLACES = 64, 2**24
-"""Places of a table for each hash in it, and the most in all."""
+"""Size of a table: places per hash, and the maximum."""
 
 
 def _table(values: np.ndarray) -> np.ndarray:

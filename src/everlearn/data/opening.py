@@ -1,4 +1,4 @@
-"""Bytes out of files, compressed or not, as lines or pieces of text, and never more of them at once than is allowed."""
+"""Read files, compressed or not, as lines or pieces of text, within limits on memory and decompressed size."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from everlearn.errors import DataError, EverlearnError
 
 
 class Limits(NamedTuple):
-    """How much a file may ask of the memory and the disk; a recipe sets them under `data`."""
+    """Limits on the files that are read; a recipe sets them under `data`."""
 
     row_bytes: int = 256 * 2**20
     """Bytes of one row: a line, a record of a table, an item of a JSON array, a whole file that is one document."""
     expansion: float = 200.0
-    """How many times its size a compressed file may unpack to; up to `row_bytes` it always may."""
+    """Largest ratio by which a compressed file may expand; up to `row_bytes` any ratio is allowed."""
 
 
 def _open_zstd(path: Path) -> BinaryIO:
@@ -123,8 +123,8 @@ def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[s
             yield text, number, offset
 
 
-def pieces(path: Path, limits: Limits, size: int = 2**20) -> Iterator[str]:
-    """Yield the text of a file in pieces of about `size` bytes, wherever its lines end.
+def pieces(path: Path, limits: Limits) -> Iterator[str]:
+    """Yield the text of a file in pieces of about 1 MiB, regardless of line ends.
 
     Raises:
         DataError: as in :func:`lines`.
@@ -134,7 +134,7 @@ def pieces(path: Path, limits: Limits, size: int = 2**20) -> Iterator[str]:
     with _opened(path) as file:
         allowed = allowed_bytes(path, limits)
         while True:
-            waiting, raw = decoder.getstate()[0], file.read(size)
+            waiting, raw = decoder.getstate()[0], file.read(2**20)
             read += len(raw)
             if read > allowed:
                 raise too_expanded(path, limits)

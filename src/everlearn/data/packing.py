@@ -1,4 +1,4 @@
-"""From documents to blocks: plain text is concatenated and cut, examples of prompt and answer stay whole."""
+"""Pack documents into blocks: plain text is concatenated and cut, examples of prompt and answer stay whole."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CHUNK = 256
 IGNORED = -100
 """Label of a token that is not learnt."""
 LONG_ANSWER = 4
-"""Answers of up to one part in so many of a block leave all prompts the same room."""
+"""Every prompt leaves room for the longest answer so far, up to one part in this number of the block."""
 ANSWER_MASKS = 8
-"""Masks where an answer stands are a multiple of this."""
+"""The number of masks in place of an answer is a multiple of this."""
 
 
 @dataclass
@@ -156,7 +156,7 @@ class TextPacker:
         return [{**block, "labels": block["input_ids"]} for block in blocks] if self.labelled else blocks
 
     def finish(self) -> list[Block]:
-        """Return nothing: less than a block is left, and it is dropped."""
+        """Drop the remainder, which is less than a block."""
         self._ids, self._documents = [], []
         return []
 
@@ -219,26 +219,26 @@ class PairPacker(_ExamplePacker):
         return blocks
 
     def finish(self) -> list[Block]:
-        """Return nothing: no example is held back."""
+        """Return nothing: no example is held back, so the state is empty too."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: no example is held back."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: no example is held back."""
+        pass
 
 
 class AnswerPacker(_ExamplePacker):
     """Examples in one row each: prompt, answer and end, with labels on the answer, and for a decoder on the end.
 
-    Examples fill a block one after another, each a segment of its own; one that does not fit starts the next block,
-    and the tail is filled up, without labels, as a last segment. A masked model is given the end of the row: masked are
-    the answer, an end of its own, and as many tokens more, without labels, as :func:`masks_for` says.
+    Examples fill a block one after another, each a segment of its own; one that does not fit starts the next block, and
+    the rest of a block is padding without labels, as a last segment. For a masked model, the answer and an end of its
+    own are masked, followed by further masks without labels, up to the number of :func:`masks_for`; the special tokens
+    at the end of the example are not masked.
 
-    A prompt that is too long is cut as if it had the longest answer so far, up to a quarter of the block. Were it cut
-    for its own answer, then its end would reveal the length of the answer, which is unknown in a test.
+    A prompt that is too long is cut as if it had the longest answer so far, up to a quarter of the block. If it were
+    cut for its own answer, its length would reveal the length of the answer, which is unknown in a test.
     """
 
     def __init__(self, encoder: Encoder, block_size: int, target_size: int | None, keep_last: int = 0) -> None:
@@ -310,7 +310,7 @@ class AnswerPacker(_ExamplePacker):
 class ChatPacker(AnswerPacker):
     """Packs chats, formatted by the tokenizer's template, with labels on the assistant's messages.
 
-    A chat that is too long loses its end. One of which nothing is left to learn is left out.
+    A chat that is too long loses its end. It is left out if nothing of what remains is learnt.
     """
 
     def __init__(self, encoder: Encoder, block_size: int) -> None:
@@ -356,9 +356,9 @@ def make_packer(
         block_size: tokens in a block; the longest prompt for an encoder-decoder.
         examples: documents are prompts with answers.
         target_size: the longest answer, end token included; `block_size` when None.
-        keep_last: tokens at the end of a prompt that stay where it is too long.
-        labelled: of plain text, as of a :class:`TextPacker`.
-        infilled: the same.
+        keep_last: tokens at the end of a prompt that are kept if it is too long.
+        labelled: for plain text, as in :class:`TextPacker`.
+        infilled: for plain text, as in :class:`TextPacker`.
         where: the corpus, for errors.
 
     Raises:
@@ -413,10 +413,9 @@ def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:
 def masks_for(tokens: int) -> int:
     """Return the number of masks that replace an answer of this many tokens: the next multiple of eight.
 
-    The tokens include the answer's end. With one mask per token, the number of masks alone would distinguish two
-    answers of different length apart, and nothing else would be learnt (arXiv 2009.07118 takes as many as the longest
-    answer has). Answers of up to seven tokens look alike; a task whose answers are partly longer still tells them apart
-    by this.
+    The tokens include the answer's end. With one mask per token, the number of masks alone would distinguish answers of
+    different lengths, and nothing else would be learnt (arXiv 2009.07118 uses as many masks as the longest answer has
+    tokens). Answers of up to seven tokens get the same number; longer ones can still be distinguished by it.
     """
     return -(-tokens // ANSWER_MASKS) * ANSWER_MASKS
 

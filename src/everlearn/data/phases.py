@@ -12,7 +12,7 @@ class Phase(Protocol):
     """Open a named phase of a long computation."""
 
     def __call__(self, text: str, total: int | None, /) -> AbstractContextManager[Callable[[int], None]]:
-        """Open a phase under a name, with its number of steps, None where it is not known.
+        """Open a phase with a name and its number of steps (None if unknown).
 
         Entering the context returns a function to call with the number of completed steps.
         """

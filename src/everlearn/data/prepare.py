@@ -44,8 +44,8 @@ class Prepared:
         documents: trained on; None when streaming.
         tokens: number of tokens, special tokens included; None when streaming.
         bytes: UTF-8 bytes of these documents' text (of the answers, for text-to-text); None when streaming.
-        bytes_per_token: UTF-8 bytes a predicted token stands for, exactly, over the held-out text (over the training
-            text when nothing is held out). Special tokens do not count, but for the end token where it is predicted
+        bytes_per_token: exact mean of the UTF-8 bytes per predicted token, over the held-out text (over the training
+            text when nothing is held out). Special tokens do not count, except for the end token where it is predicted
             (decoders, and answers). Bits per byte = nats per token / ln 2 / this.
         counts: packed rows and tokens by part (`train`, `validation`); for a stream, those of its beginning.
         fingerprint: fingerprint of text, tokenizer and settings.
@@ -207,7 +207,7 @@ class _Work:
             raise too_little_held_out(self.name, self.corpus, counts["validation"], self.block_size)
 
     def _width(self, count: Count) -> float:
-        """Return the UTF-8 bytes that a predicted token stands for.
+        """Return the UTF-8 bytes per predicted token.
 
         An encoder predicts no special token, for none is masked, except the end of an answer. A decoder predicts each
         end and, where documents see each other, the next one's beginning too. The decoder of an encoder-decoder
@@ -281,7 +281,7 @@ def prepare(
         seed: seed of the order.
         cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is rebuilt. None
             is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
-        name: instead of the domain's.
+        name: name of the corpus, if not that of the domain.
         target_size: the longest answer, for text-to-text; `block_size` when None.
         isolated: whether documents in a block are hidden from each other; it changes what is predicted and thus the
             loss per byte, but not the blocks.
@@ -327,7 +327,7 @@ def together(
 ) -> Prepared:
     """Combine several sources into one domain: each has its share of the training tokens and of the held-out rows.
 
-    Bytes of a token are the mean over predicted tokens; `predicted` as in :func:`prepare`.
+    Bytes per token are averaged over predicted tokens; `predicted` is as in :func:`prepare`.
     """
     train = Mixture(
         [(source, part.train, weight) for (source, part), weight in zip(parts.items(), weights, strict=True)],

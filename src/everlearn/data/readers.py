@@ -1,4 +1,4 @@
-"""Rows out of files, one at a time, each with the exact place where the next one starts.
+"""Read rows from files, one at a time, each with the exact position of the next one.
 
 Readers of line formats count bytes, so that reading resumes at a byte offset instead of skipping rows; compressed
 files are decompressed up to it.
@@ -22,7 +22,7 @@ from everlearn.data.whole_files import CODE, WHOLE, read_whole
 from everlearn.errors import DataError, did_you_mean
 
 GIVE_UP = 1000
-"""Rows after which a column that none of them has is taken to be missing."""
+"""A column that none of this number of rows has counts as missing."""
 
 
 def read_txt(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
@@ -159,7 +159,7 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
 
 
 def _check_unpacked(file: Path) -> None:
-    """Refuse a compressed file of a format whose reader needs to jump about in it."""
+    """Refuse a compressed file of a format whose reader needs random access."""
     packed_inside = PACKED_INSIDE.get(format_of(file) or "")
     if packed_inside and file.suffix.lower() not in PACKED_INSIDE:
         raise DataError(f"{file}: {packed_inside} is compressed inside; unpack the outer {file.suffix}.")

@@ -19,7 +19,7 @@ def is_remote(path: str) -> bool:
 
 
 def without_query(url: str) -> str:
-    """Return an address without what is asked of the server, where the name of a file ends, and tokens may stand."""
+    """Return a URL without its query, which may contain a secret token."""
     return url.partition("?")[0]
 
 
@@ -32,7 +32,7 @@ def cache() -> Path:
 def fetched(url: str, key: str, known: Callable[[Path], str | None]) -> Path | tuple[Path, ...]:
     """Download a file, the files that match a pattern, or a folder; unchanged files are not downloaded again.
 
-    The place is listed once in a process, so that all of a run reads the same files.
+    The result is cached for the process, so that all parts of a run read the same files.
 
     Args:
         url: `https://…`, `s3://…`, or another address that `fsspec` reads.

@@ -1,4 +1,4 @@
-"""A fixed number of blocks that are a uniform sample of all that went by."""
+"""Keep a fixed number of blocks that are a uniform sample of all blocks seen."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from everlearn.data.blocks import Block, PackedBlocks, Ragged, stack
+from everlearn.data.blocks import Block, PackedBlocks, stack
+from everlearn.data.column_tensors import from_tensors, to_tensors
 from everlearn.errors import DataError, RunError
 from everlearn.seeding import seed_for
 
@@ -17,22 +17,16 @@ from everlearn.seeding import seed_for
 class Reservoir:
     """Reservoir sampling (Vitter, "Random sampling with a reservoir", ACM TOMS 11, 1985, algorithm R).
 
-    After n blocks each of them is kept with chance capacity / n, whichever domain it came from and however many
-    domains there are.
+    After n blocks each of them is kept with probability capacity / n, whatever its domain and the number of domains.
 
     Attributes:
-        capacity: blocks kept at most.
-        seen: blocks that went by.
+        capacity: maximum number of blocks.
+        seen: number of blocks offered so far.
         blocks: the stored blocks.
         domains: the domain of each of them.
     """
 
     def __init__(self, capacity: int, seed: int) -> None:
-        """Start empty.
-
-        Raises:
-            DataError: the capacity is below 1.
-        """
         if capacity < 1:
             raise DataError(f"A reservoir must hold at least 1 block; its capacity is {capacity}.")
         self.capacity = capacity
@@ -46,7 +40,7 @@ class Reservoir:
 
     def add(self, block: Block, domain: str) -> None:
         """Offer one block to the sample."""
-        # A draw that depends on the count alone: nothing but the count must be saved to go on exactly.
+        # The draw depends on the count alone, so that only the count must be saved to continue exactly.
         place = seed_for(self.seed, "reservoir", self.seen) % (self.seen + 1)
         self.seen += 1
         if len(self.blocks) < self.capacity:
@@ -70,15 +64,8 @@ class Reservoir:
 
     def to_memory(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return named tensors and JSON facts from which :meth:`from_memory` makes the same reservoir."""
-        tensors: dict[str, Tensor] = {}
-        for key, column in stack(self.blocks).items():
-            if isinstance(column, Ragged):
-                tensors[f"{key}.values"] = torch.from_numpy(column.values)
-                tensors[f"{key}.offsets"] = torch.from_numpy(column.offsets)
-            else:
-                tensors[key] = torch.from_numpy(column)
         facts = {"capacity": self.capacity, "seed": self.seed, "seen": self.seen, "domains": list(self.domains)}
-        return tensors, facts
+        return to_tensors(stack(self.blocks)), facts
 
     @classmethod
     def from_memory(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Reservoir:
@@ -89,15 +76,9 @@ class Reservoir:
         """
         reservoir = cls(int(facts["capacity"]), int(facts["seed"]))
         reservoir.seen, reservoir.domains = int(facts["seen"]), [str(domain) for domain in facts["domains"]]
-        columns: dict[str, np.ndarray | Ragged] = {}
-        for key, tensor in tensors.items():
-            if key.endswith(".values"):
-                key = key.removesuffix(".values")
-                columns[key] = Ragged(tensor.numpy(), tensors[f"{key}.offsets"].numpy())
-            elif not key.endswith(".offsets"):
-                columns[key] = tensor.numpy()
+        columns = from_tensors(tensors)
         if any(len(column) != len(reservoir.domains) for column in columns.values()):
-            raise RunError(f"The saved reservoir is damaged: {len(reservoir.domains)} domains for other many blocks.")
+            raise RunError("The saved reservoir is damaged: it does not have one domain for each block.")
         rows = range(len(reservoir.domains))
         reservoir.blocks = [{key: np.array(column[row]) for key, column in columns.items()} for row in rows]
         return reservoir

@@ -20,16 +20,12 @@ class Row(NamedTuple):
 
 
 Reader = Callable[[Path, Sequence[str], int, int, Limits], Iterator[Row]]
-"""(path, wanted columns, row to start at, its byte offset, limits) → rows. Columns may be more than the wanted ones;
-a table that lacks a wanted one gives a single row that names those there are."""
+"""(path, wanted columns, row to start at, its byte offset, limits) → rows. Rows may have more columns than the wanted
+ones; a table that lacks a wanted column yields a single row with the names of its columns."""
 
 
 def refuse_repeated(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse a table in which a requested column occurs more than once.
-
-    Raises:
-        DataError: one does.
-    """
+    """Raise ``DataError`` if a requested column occurs more than once in a table."""
     for column in columns:
         if (count := list(names).count(column)) > 1:
             raise DataError(f"{path} has the column '{column}' {count} times; rename or remove all but one.")

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 
 PIECE = 2**17
-"""Characters of a document that are worked on at once; runs across two such pieces are left out."""
+"""Number of characters that are processed at once; runs across two such pieces are left out."""
 BASE = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse modulo 2^64."""
 _WORD, _SINGLE, _GOES_ON = 1, 2, 3

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class _CorpusEnds(Exception):
-    """A stream that is read once has come to its end."""
+    """Signals the end of a stream that is read once."""
 
 
 class StreamedBlocks(BlockSource):
     """Reads, tokenises and packs on the fly, from the start again when the corpus ends.
 
-    Documents are worked on in lots. The state is the reader's position and the packer's remainder *before* the lot,
-    and how many of the lot's blocks were given: restoring works on the lot again and skips those.
+    Documents are processed in lots. The state is the reader's position and the packer's remainder *before* the current
+    lot, and the number of blocks taken from it: a restored stream processes the lot again and skips these blocks.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class StreamedBlocks(BlockSource):
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Of the corpus, the tokenizer and the settings."""
         packed = version_of(self.encoder, self.corpus)
         settings = (self.block_size, self.target_size, self.held_out_share, *packed)
         return hash_of(corpus_fingerprint(self.corpus), self.encoder.fingerprint, *settings)
@@ -99,10 +98,10 @@ class StreamedBlocks(BlockSource):
                 yield document
 
     def _next_lot(self) -> None:
-        """Work on the next lot, or begin the next pass.
+        """Process the next lot, or begin the next pass.
 
         Raises:
-            DataError: a whole pass gave no block.
+            DataError: a complete pass gave no block.
         """
         self._before = {"position": self._position, "packer": self._packer.state_dict()}
         self._taken = 0
@@ -141,7 +140,7 @@ class StreamedBlocks(BlockSource):
         return {key: row.copy() for key, row in block.items()}
 
     def _draw(self) -> int:
-        # A draw that depends on the count alone: no generator whose state would have to be saved.
+        # The draw depends on the count alone, so that no generator's state must be saved.
         return seed_for(self.seed, self.name, self._given) % len(self._buffer)
 
     def once(self, seed: int) -> Iterator[Block]:
@@ -183,7 +182,7 @@ class StreamedBlocks(BlockSource):
             self._taken = int(state["taken"])
 
     def fresh(self, seed: int) -> StreamedBlocks:
-        """Return the same stream from the start, in another order only as far as the shuffle buffer reaches."""
+        """Return the same stream from the start; its order differs only by the shuffle buffer."""
         return StreamedBlocks(
             self.corpus,
             self.tokenizer,

@@ -1,4 +1,4 @@
-"""Text of several columns, or of a value inside a column: `{title}\\n\\n{document.body}`."""
+"""Templates that make one text of several columns, or of values inside a column: `{title}\\n\\n{document.body}`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from everlearn.errors import DataError
 
 
 class Placeholder(NamedTuple):
-    """Fixed text, and the value behind it.
+    """Fixed text, and the value after it.
 
     Attributes:
         before: the fixed text.
-        path: the column, and the names inside its value; empty behind the last value.
+        path: the column, and the names inside its value; empty if no value follows.
     """
 
     before: str

@@ -1,4 +1,4 @@
-"""From text to token ids: special tokens as the model expects them, text that looks like one stays text."""
+"""Tokenise text, with the special tokens that the model expects; the text of a special token stays plain text."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Encoder:
 
     Attributes:
         prefix: ids before the text.
-        suffix: ids behind it.
+        suffix: ids after the text.
         end: id of the end of a sequence; None for an encoder without one.
-        answer_end: id that an encoder predicts after an answer, one or none: without it an answer that another begins
-            with would always be the likelier of the two. Other kinds have `end` or `suffix` there.
+        answer_end: the id that an encoder predicts after an answer, or an empty list. Without it, an answer that is the
+            beginning of another one would always be more likely. Other kinds of model have `end` or `suffix` there.
         pad: id that fills rows.
     """
 
@@ -72,7 +72,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """The same vocabulary, rules and special tokens have the same one."""
+        """Hash of the vocabulary, the rules and the special tokens."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             rules = json.dumps(sorted(self.tokenizer.get_vocab().items()))

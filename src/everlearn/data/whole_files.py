@@ -68,7 +68,7 @@ def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits:
         from lxml import etree
     except ImportError:
         raise DataError(f"{path}: web pages are read by lxml, which is not installed: {INSTALL}.") from None
-    # Unlike Python's own, its parser takes linear time for whatever is in a page.
+    # Unlike Python's own, its parser takes linear time for any page.
     parser = etree.HTMLParser(encoding="utf-8", huge_tree=True)
     try:
         page = etree.fromstring(_text_of(path, limits).encode(), parser)

@@ -1,8 +1,8 @@
-"""Overlapping windows of packed text: every token is a target once, with context from before its block.
+"""Overlapping windows of packed text: every token is scored once, with the tokens before it as context.
 
-Cut without overlap, the tokens at the beginning of a block are predicted from little or nothing. A window moves on by
-`stride` tokens and its first tokens are there as context only (M2D2's own scripts have no overlap, and count the first
-token of each window, which nothing predicts).
+Without overlap, the tokens at the beginning of a block are predicted from little or no context. Here a window advances
+by `stride` tokens, and its first tokens serve only as context. (M2D2's own scripts have no overlap, and count the first
+token of each window, which has no prediction.)
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SCORED = "scored"
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of as many tokens as the blocks have, over the text of which the blocks are pieces in their order.
+    """Windows over the concatenated blocks of a text, each with as many tokens as a block.
 
-    The first window scores all its tokens, each other one its last `stride`: every token of the text is scored in one
-    window. An incomplete window at the end is dropped.
+    The first window scores all its tokens, every other one its last `stride` tokens, so each token of the text is
+    scored once. An incomplete window at the end is dropped.
 
     Attributes:
         blocks: blocks of packed text, [n, S].

@@ -40,7 +40,7 @@ class Metric:
         reads: outcomes and properties of examples that a cell must have.
         terms: returns the terms that are summed over examples, [repeats, k, n].
         value: maps sums [..., repeats, k] to scores [..., repeats].
-        wanted: whether it adds anything for these cells to the metrics registered before it.
+        wanted: whether to report it for these cells; false if it would only repeat another metric.
         knows: facts that the cell must have.
     """
 
@@ -69,7 +69,7 @@ class Metric:
 
 
 FAMILIES: dict[str, Callable[[str], Metric]] = {}
-"""Prefix of names that are not known in advance → function that makes the metric of such a name."""
+"""Prefix of metric names → function that makes the metric of such a name, if names are not known in advance."""
 
 
 class _Metrics(Registry[Metric]):
@@ -107,12 +107,7 @@ def register_mean(name: str, title: str, outcome: str, unit: str = "fraction", h
         values = np.atleast_2d(np.asarray(cell[outcome], np.float64))
         return np.stack([values, np.ones_like(values)], axis=1)
 
-    return register_metric(Metric(name, title, unit, higher_is_better, (outcome,), terms, _ratio))
-
-
-def metric(name: str) -> Metric:
-    """Return a metric by its name; raise ``KeyError`` if there is none."""
-    return METRICS[name]
+    return register_metric(Metric(name, title, unit, higher_is_better, (outcome,), terms, ratio))
 
 
 def metrics_of(cells: Iterable[Cell]) -> list[Metric]:
@@ -130,7 +125,8 @@ def _losses(cell: Cell) -> NDArray[Any]:
     return np.stack([cell["nats"], cell["items"].astype(np.float64)])[None]
 
 
-def _ratio(sums: Floats, cell: Cell) -> Floats:
+def ratio(sums: Floats, cell: Cell) -> Floats:
+    """Return the first sum over the second; NaN or infinity if the second is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(sums[..., 0] / sums[..., 1])
 
@@ -142,16 +138,16 @@ def _losses_and_bytes(cell: Cell) -> NDArray[Any]:
 
 
 def _bits(sums: Floats, cell: Cell) -> Floats:
-    return np.asarray(_ratio(sums, cell) / np.log(2))
+    return np.asarray(ratio(sums, cell) / np.log(2))
 
 
 def _perplexity(sums: Floats, cell: Cell) -> Floats:
-    return np.asarray(np.exp(_ratio(sums, cell)))
+    return np.asarray(np.exp(ratio(sums, cell)))
 
 
 _TEXT = ("nats", "items")
 register_metric(Metric("bits_per_byte", "Bits per byte", "bits/byte", False, _TEXT, _losses_and_bytes, _bits))
-register_metric(Metric("loss", "Loss", "nats/token", False, _TEXT, _losses, _ratio))
+register_metric(Metric("loss", "Loss", "nats/token", False, _TEXT, _losses, ratio))
 register_metric(Metric("perplexity", "Perplexity", "per token", False, _TEXT, _losses, _perplexity))
 register_metric(
     Metric(
@@ -161,7 +157,7 @@ register_metric(
         False,
         ("content_nats", "content_items"),
         lambda cell: np.stack([cell["content_nats"], cell["content_items"].astype(np.float64)])[None],
-        _ratio,
+        ratio,
     )
 )
 
@@ -198,11 +194,11 @@ def _standardised(sums: Floats, cell: Cell) -> Floats:
     majority = cell.facts.get("majority")
     if majority is None:
         majority = np.unique(cell["truth"], return_counts=True)[1].max() / len(cell)
-    return np.asarray((_ratio(sums, cell) - majority) / (cell.facts["state_of_the_art"] - majority))
+    return np.asarray((ratio(sums, cell) - majority) / (cell.facts["state_of_the_art"] - majority))
 
 
 _LABELS = ("truth", "predictions")
-register_metric(Metric("accuracy", "Accuracy", "fraction", True, _LABELS, _correct, _ratio))
+register_metric(Metric("accuracy", "Accuracy", "fraction", True, _LABELS, _correct, ratio))
 register_metric(Metric("macro_f1", "Macro-F1", "fraction", True, _LABELS, _counts, _macro_f1))
 register_metric(
     Metric(
@@ -212,7 +208,7 @@ register_metric(
         True,
         _LABELS,
         lambda cell: _correct(cell) if _micro(cell) else _counts(cell),
-        lambda sums, cell: _ratio(sums, cell) if _micro(cell) else _macro_f1(sums, cell),
+        lambda sums, cell: ratio(sums, cell) if _micro(cell) else _macro_f1(sums, cell),
         wanted=lambda cells: any(map(_micro, cells)),  # otherwise it equals macro-F1
     )
 )

@@ -20,7 +20,7 @@ general_average    R[T,c]                       no domain        general text an
 share_forgotten …  (R[j,c] − R[T,c]) / |R[j,c]|  for 1 ≤ j < T   Arora et al., ALTA 2019, standardised accuracy only
 =================  ============================================  ==========================================
 
-A domain that was not learnt at a row of its own, as where all domains were learnt together, has j = 0.
+j is 0 for a domain that has no row of its own, for example if all domains were learnt together.
 
 Signs are the same for every metric: positive forgetting and drift are losses, positive learning and transfer are gains.
 A mean is taken over all columns in the range of j, and is absent if one of them was not measured. The *max* form is
@@ -49,8 +49,7 @@ from everlearn.plugins import Registry
 
 MEAN = "mean"
 TOLERATED_DRIFT = 0.02
-"""Default of the general drift, in bits per byte, up to which a run is recommended (docs/evaluation.md has the
-reason)."""
+"""Largest general drift, in bits per byte, of a run that is recommended, by default (see docs/evaluation.md)."""
 
 
 class Scores:

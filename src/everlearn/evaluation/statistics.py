@@ -72,9 +72,9 @@ def multipliers(units: int, resamples: int, rng: np.random.Generator) -> Floats:
     return np.asarray(normal / scale[:, None] * np.sqrt(units / (units - 1)))
 
 
-def percentiles(samples: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
+def percentiles(samples: Floats) -> tuple[Floats, Floats]:
     """Return the ends of the percentile interval over the first axis; NaN if a sample is NaN."""
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(samples, [tail, 1 - tail], axis=0)
     return low, high

@@ -55,6 +55,10 @@ class Conditions:
     progress: Callable[[int], None] | None = None
 
 
+BYTES_PER_TOKEN = 4
+"""Rough average, for estimates of the work."""
+
+
 @dataclass(frozen=True)
 class Work:
     """The work of measuring one checkpoint on a task, for ``everlearn plan`` and progress bars.

@@ -1,9 +1,9 @@
-"""The weights that a model with PEFT adapters computes with, and the plain model that it is.
+"""The effective weights of a model with PEFT adapters, and the plain model with these weights.
 
-What a model knows depends on its *effective* weights, W + s B A for LoRA, and not on A and B by themselves: many A and
-B are the same function, and once an adapter is merged into the weights, what was measured of it belongs to nothing. So
-whatever holds weights back asks for :func:`weights_of`, which are named as in the plain model with adapters or without,
-and measures on the :func:`plain_view`.
+A model computes with its *effective* weights, W + s B A for LoRA. Different A and B can give the same function, and
+they no longer exist after the adapter is merged, so importance measured for A and B would be lost. Methods that protect
+weights therefore use :func:`weights_of`, whose names are the same with and without adapters, and measure on the
+:func:`plain_view`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from everlearn.errors import ModelError
 from everlearn.model.sharding import local_part
 
 _ADDED = (LoraLayer, FourierFTLayer, LoHaLayer, LoKrLayer, RandLoraLayer, VBLoRALayer, VeraLayer)
-"""PEFT's layers that add a change that they compute (``get_delta_weight``) to a weight; AdaLoRA's are LoRA's."""
+"""PEFT layers whose effective weight is W + ``get_delta_weight``; AdaLoRA's are subclasses of LoRA's."""
 _LAYERS = (nn.Linear, Conv1D, nn.Embedding)
 Formula = Callable[[], Tensor]
 
@@ -83,7 +83,7 @@ def is_adapted(model: nn.Module) -> bool:
 
 
 def weights_of(model: nn.Module) -> dict[str, Weight]:
-    """Return the weights of a model by the names that they have without adapters; a tied weight is there once.
+    """Return the weights of a model by their names without adapters; a tied weight is listed once.
 
     Raises:
         ModelError: an adapter is of a kind whose effect on the weights is not known.
@@ -107,10 +107,10 @@ def weights_of(model: nn.Module) -> dict[str, Weight]:
 
 @contextlib.contextmanager
 def plain_view(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the plain model that a model with adapters computes; afterwards the model is as it was, bit for bit.
+    """Yield a plain model with the effective weights; afterwards the model is as it was, bit for bit.
 
-    Its layers are those without adapters, with the effective weights as parameters, of which those are trainable that
-    training moves. A model without adapters is its own view.
+    The adapters are removed, and the effective weights are parameters; those that training changes require gradients.
+    A model without adapters is yielded itself.
 
     Raises:
         ModelError: as in :func:`weights_of`.
@@ -155,8 +155,8 @@ class _Formulas:
         layer: the layer.
         values: name of a parameter of the plain layer → formula.
         sources: parameters of the adapters.
-        shares: whether a tied weight changes with it (rows of embeddings), and not for this layer only.
-        follows: whether the weight is tied to one that changes elsewhere.
+        shares: whether the adapter changes the weight in every module that it is tied to (rows of embeddings).
+        follows: whether the weight is tied to one whose formulas another layer has.
     """
 
     layer: Any
@@ -182,7 +182,7 @@ def _inside(model: nn.Module) -> nn.Module:
 
 
 def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module | None, nn.Module, _Formulas | None]]:
-    """Yield path, wrapper, plain module and formulas; None for modules without adapters, which come one by one."""
+    """Yield (path, wrapper, plain module, formulas) of every module; wrapper and formulas are None without adapters."""
     if not _wraps(module):
         yield path, None, module, None
         for name, child in module.named_children():
@@ -202,8 +202,8 @@ def _formulas(layer: Any, path: str) -> _Formulas:
     weight = getattr(base, "weight", None)
     if not isinstance(base, _LAYERS) or not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise ModelError(
-            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose weight with the adapter "
-            "is not known as numbers. Load the model unquantised, or leave that layer out of `target_modules`."
+            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose effective weight cannot "
+            "be computed. Load the model unquantised, or leave that layer out of `target_modules`."
         )
     if layer.merged or layer.disable_adapters:
         return _Formulas(layer, {})

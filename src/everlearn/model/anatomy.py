@@ -277,12 +277,12 @@ class _Layer:
         return f"{self.path}.{projection}"
 
     def has(self, block: Attention | FeedForward) -> bool:
-        """Return whether the layer has a block of its stack: every block where all layers are alike."""
+        """Return whether the layer has this block of its stack."""
         return self.stack.alike or find(self.model, self.at(block.output)) is not None
 
     @property
     def feed_forward(self) -> list[FeedForward]:
-        """The feed-forward block of the layer, if it has one."""
+        """A list with the feed-forward block of the layer, or an empty list."""
         blocks = (self.stack.feed_forward, *self.stack.more)
         return [block for block in blocks if block is not None and self.has(block)][:1]
 
@@ -333,7 +333,10 @@ class _Layer:
                 yield Owned(f"{at}.weight", 0 if isinstance(linear, Conv1D) else 1, 2, each=each)
 
     def heads(self, block: Attention, heads: int) -> list[Site]:
-        """Return the site of an attention block's heads; none if a found block fuses them in an unknown order."""
+        """Return the site of an attention block's heads.
+
+        The list is empty if the order of a fused projection's outputs is unknown, in an architecture without an entry.
+        """
         features = self.size(block.output)[0]
         width = features // heads
         owned: list[Owned] = []

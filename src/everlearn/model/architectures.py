@@ -63,9 +63,9 @@ class Stack:
             encoder-decoder).
         recurrent: whether a layer calls its projections once per token, [B, features], instead of once for all tokens,
             [B, S, features].
-        more: feed-forward blocks of layers that have another one instead (dense layers among layers of experts).
+        more: alternative feed-forward blocks of some layers (dense layers among layers of experts).
         others: linear layers besides attention and feed-forward (state-space mixers, gated convolutions, low ranks).
-        alike: whether every layer has all of this; otherwise a layer has what its modules have.
+        alike: whether every layer has all of these blocks; otherwise each layer has those whose modules exist in it.
     """
 
     layers: str
@@ -112,7 +112,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def registered(model_type: str) -> Architecture | None:
-    """Return the entry for a ``config.model_type``; None if there is none, and the structure is found in the model."""
+    """Return the entry for a ``config.model_type``, or None."""
     if model_type not in _TABLE:
         return None
     return _TABLE[model_type]

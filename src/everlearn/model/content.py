@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from everlearn.data.blocks import Block
 
 CONTENT = "content"
-"""Key of a batch of packed answers: which tokens of a row are text, and not what fills it, [B, S]."""
+"""Key of a batch of packed prompts and answers: which tokens of a row are text and not filling, [B, S]."""
 
 
 def content_of(blocks: Sequence[Block], ignored: int) -> Tensor:
-    """Return which tokens of packed rows are text, [B, S]: a segment without labels fills a row with answers."""
+    """Return which tokens of packed prompts and answers are text, [B, S]; a segment without labels is filling."""
     found = []
     for block in blocks:
         segments, labels = block["segments"], block.get("labels", block["input_ids"])

@@ -1,9 +1,9 @@
-"""Find the head, the layers and their projections in the modules of a model that no table describes.
+"""Find the head, the layers and their projections in a model whose architecture is not registered.
 
-Transformers' models differ in the names of modules and agree in what they hold: a list of layers, in a layer attention
-with projections for queries, keys and values and one for their output, and a feed-forward block of linear layers, of
-which the last one leads back to the hidden size. What a layer has besides (a router, experts in one tensor, a
-convolution, a state-space mixer) is no unit; its linear layers are listed as others.
+Models of transformers name their modules differently, but have the same structure: a list of layers, each with
+attention (projections for queries, keys and values, and one for the output) and a feed-forward block of linear layers,
+the last of which returns to the hidden size. Everything else in a layer (a router, experts in one tensor, a
+convolution, a state-space mixer) has no units; its linear layers are listed as `others`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _KEY_VALUE = ("kv_b_proj",)
 _FUSED = {"query_key_value": True, "in_proj": True, "qkv_proj": False, "Wqkv": False, "c_attn": False}
 """Names of fused projections, and whether their outputs are ordered head by head."""
 _READS = ("q", "k", "v", "pos_")
-"""How the names of projections begin that are no output of an attention block."""
+"""Prefixes of names that an attention block's output projection never has."""
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 _CROSS = ("cross", "encoder_attn", "EncDec")
 
@@ -171,9 +171,9 @@ def _attentions(linears: list[_Linear]) -> Iterator[Attention]:
 
 
 def _output(parent: str, inputs: list[_Linear], linears: list[_Linear]) -> _Linear | None:
-    """Return the projection that follows an attention block's context: nearest to it, and as wide as the hidden state.
+    """Return an attention block's output projection: the first other one with the hidden size as its output.
 
-    A block with a module of its own for the output (BERT) has it beside the module of its inputs.
+    It is looked for in the module of the inputs, then in the module above (BERT has a separate module for the output).
     """
     known = {each.path for each in inputs}
     hidden = inputs[0].inputs
@@ -199,7 +199,7 @@ def _belongs(each: _Linear, attentions: list[Attention]) -> bool:
 def _feed_forward(layer: nn.Module, linears: list[_Linear]) -> FeedForward | None:
     """Return the feed-forward block of a layer; None if there is none, or several.
 
-    Experts are no such block, a shared one neither: they see single tokens, and its neurons are a part of the sum only.
+    Experts, shared ones included, do not count: each contributes only a part of the layer's output.
     """
     linears = [each for each in linears if "expert" not in each.path]
     blocks = []

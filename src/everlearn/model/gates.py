@@ -164,7 +164,7 @@ def _spread(gate: Tensor, activation: Tensor, site: Site) -> Tensor:
     if site.width > 1:
         gate = gate.repeat_interleave(site.width, -1)
     if gate.dim() == 2 and activation.dim() == 2:
-        # A layer that flattens rows and positions (OPT) has as many in a row of features as a row has tokens.
+        # A layer that flattens rows and positions (OPT): repeat each row's factors for each of its tokens.
         return gate.repeat_interleave(len(activation) // len(gate), 0)
     return gate if gate.dim() == 1 else gate.view(len(gate), *[1] * (activation.dim() - 2), gate.shape[-1])
 

@@ -185,7 +185,7 @@ def own_module(recipe: Model, saved: Path) -> str | None:
 
 
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a recipe; that of its base model where an adapter comes without one."""
+    """Return the tokenizer of a recipe; for an adapter without one, that of the adapter's base model."""
     path = recipe.tokenizer or str(recipe.path)
     if recipe.tokenizer is None and (adapter := _adapter_without_tokenizer(recipe)):
         return load_tokenizer(adapter)
@@ -257,11 +257,7 @@ def _from_config(config: Any, **options: Any) -> PreTrainedModel:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
-    """Check that a model has an embedding for every token; ids may have gaps, so their number does not tell.
-
-    Raises:
-        ModelError: it has not.
-    """
+    """Raise ``ModelError`` unless the model has an embedding for the largest token id; ids may have gaps."""
     rows = len(model.get_input_embeddings().get_parameter("weight"))  # type: ignore[operator]
     needed = max([len(tokenizer) - 1, *tokenizer.get_vocab().values()]) + 1
     if needed > rows:

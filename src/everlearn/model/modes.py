@@ -11,25 +11,20 @@ from transformers import PreTrainedModel
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode (no dropout) inside; restore the mode of every module afterwards, frozen parts included."""
+def training(model: nn.Module, mode: bool = True) -> Iterator[None]:
+    """Set training mode (with dropout) for every module in the block; restore the mode of each afterwards."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(mode)
     try:
         yield
     finally:
-        _restore(modes)
+        for module, before in modes:
+            module.training = before
 
 
-@contextlib.contextmanager
-def training(model: nn.Module) -> Iterator[None]:
-    """Set training mode (dropout) for every module inside; restore the mode of each afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.train()
-    try:
-        yield
-    finally:
-        _restore(modes)
+def evaluating(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Set evaluation mode (no dropout) for every module in the block; restore the mode of each afterwards."""
+    return training(model, False)
 
 
 @contextlib.contextmanager
@@ -49,11 +44,6 @@ def as_its_class_computes(model: nn.Module) -> Iterator[None]:
     finally:
         for own, forwards in kept:
             own.update(forwards)
-
-
-def _restore(modes: list[tuple[nn.Module, bool]]) -> None:
-    for module, mode in modes:
-        module.training = mode
 
 
 def dropout_rates(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:

@@ -20,7 +20,7 @@ _KEYS = ("dtype", "torch_dtype")
 def recast(folder: Path, dtype: NumberFormat) -> None:
     """Round all weights of a model or adapter that ``save_pretrained`` has written, in place, file by file.
 
-    The configuration says so too, since ``from_pretrained`` loads the format that it names.
+    The configuration is changed too, since ``from_pretrained`` loads the format that it names.
 
     Raises:
         ModelError: a weight is too large for the format.

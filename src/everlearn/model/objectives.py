@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Tensor]
 ANSWERS_TO = 8
-"""The room for masked answers is a multiple of this, as on a CPU every new matrix shape is compiled and kept."""
+"""Rows and masked answers are padded to a multiple of this, since on a CPU every new matrix shape is compiled."""
 PROMPT_OF = "prompt_of"
 """Key of a batch in which an encoder reads a prompt once for many answers: the row of each answer's prompt, [B]."""
 _NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids", PROMPT_OF, CONTENT})
@@ -212,9 +212,8 @@ class Objective:
         Logits are computed in chunks. `loss` is also called for rows without a label; its values for those are ignored.
         """
         labels = batch["labels"]
-        with at_head(unwrap(model), [Labelled(labels, batch.get("positions"), loss=loss)], [len(labels)]):
-            losses: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return losses.view(labels.shape).masked_fill(labels == IGNORE, 0).sum(1) / self.items(batch).clamp(min=1)
+        losses = self._at_labels(model, batch, loss=loss).view(labels.shape)
+        return losses.masked_fill(labels == IGNORE, 0).sum(1) / self.items(batch).clamp(min=1)
 
     def mean_loss(self, model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> float:
         """Return the mean nats per label over several batches, without dropout and gradients."""
@@ -228,11 +227,7 @@ class Objective:
 
     def log_probabilities(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the log-probabilities of the whole vocabulary at each label, [B, K, V] float64; for few labels."""
-        core, labels = unwrap(model), batch["labels"]
-        labelled = [Labelled(labels, batch.get("positions"))]
-        with at_head(core, labelled, [len(labels)], log_probabilities):
-            values: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return values.view(*labels.shape, -1)
+        return self._at_labels(model, batch, log_probabilities).view(*batch["labels"].shape, -1)
 
     def certainty(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the nats of each label, the nats of the most likely token and the entropy of the distribution.
@@ -252,17 +247,13 @@ class Objective:
 
     def _three(self, model: nn.Module, batch: Mapping[str, Tensor], of: AtHead) -> Tensor:
         """Return three numbers for each label, computed by `of` at the head, [3, B, K]."""
-        labels = batch["labels"]
-        with torch.no_grad(), at_head(unwrap(model), [Labelled(labels, batch.get("positions"))], [len(labels)], of):
-            values: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return values.view(-1, 3).T.reshape(3, *labels.shape)
+        with torch.no_grad():
+            values = self._at_labels(model, batch, of)
+        return values.view(-1, 3).T.reshape(3, *batch["labels"].shape)
 
     def label_features(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the input of the vocabulary projection at each label, [B · K, H]; see :func:`logits_of`."""
-        core, labels = unwrap(model), batch["labels"]
-        with at_head(core, [Labelled(labels, batch.get("positions"))], [len(labels)], the_features):
-            values: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return values
+        return self._at_labels(model, batch, the_features)
 
     def drawn_labels(
         self, model: nn.Module, batch: Mapping[str, Tensor], chances: Tensor, without: Sequence[int] = ()
@@ -276,17 +267,18 @@ class Objective:
             without: token ids that are never drawn.
         """
         labels = batch["labels"]
-        with (
-            torch.no_grad(),
-            at_head(
-                unwrap(model),
-                [Labelled(labels, batch.get("positions"))],
-                [len(labels)],
-                partial(drawn, chances=chances, without=without),
-            ),
-        ):
-            values: Tensor = model(**self.inputs(batch), **self.options()).logits
+        with torch.no_grad():
+            values = self._at_labels(model, batch, partial(drawn, chances=chances, without=without))
         return values.round().long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
+
+    def _at_labels(
+        self, model: nn.Module, batch: Mapping[str, Tensor], of: AtHead | None = None, loss: LogitLoss | None = None
+    ) -> Tensor:
+        """Run a forward pass and return what :func:`at_head` computes for the labels: losses, or the result of `of`."""
+        labels = batch["labels"]
+        with at_head(unwrap(model), [Labelled(labels, batch.get("positions"), loss=loss)], [len(labels)], of):
+            values: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return values
 
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the last hidden state, which the vocabulary head reads, [B, S, H]; nothing is projected."""
@@ -436,7 +428,7 @@ class TextToText(Objective):
 
 
 def where_text_is(batch: Mapping[str, Tensor]) -> dict[Tokens, Tensor]:
-    """Return where a batch holds text and no padding, [B, S] bool, by what a layer reads; nothing where all is text."""
+    """Return which tokens are text and not padding, [B, S] bool, of the input and of the answer; no entry: all are."""
     found: dict[Tokens, Tensor] = {}
     if (real := counted(batch)) is not None:
         found["input"] = real.bool()
@@ -522,10 +514,10 @@ def make_objective(
 
 
 def decoder_start(model: nn.Module) -> int:
-    """Return the first token of an answer in an encoder-decoder, or the decoder's first token if none is configured.
+    """Return the token with which an encoder-decoder begins every answer.
 
     Raises:
-        ModelError: the configuration leaves it open.
+        ModelError: the configuration does not name it.
     """
     config = config_of(model)
     missing = not hasattr(config, "decoder_start_token_id")
@@ -565,9 +557,9 @@ def _restarting(segments: Tensor) -> Tensor:
     return index - starts.cummax(1).values
 
 
-def _padded(rows: Sequence[np.ndarray], value: int, multiple: int = 8) -> Tensor:
-    """Pad rows to one int64 tensor; the width is a multiple of `multiple`, to keep the number of shapes small."""
-    width = max(1, -(-max(len(row) for row in rows) // multiple) * multiple)
+def _padded(rows: Sequence[np.ndarray], value: int) -> Tensor:
+    """Pad rows to one int64 tensor, whose width is a multiple of :data:`ANSWERS_TO`."""
+    width = max(1, -(-max(len(row) for row in rows) // ANSWERS_TO) * ANSWERS_TO)
     out = torch.full((len(rows), width), value, dtype=torch.int64)
     for i, row in enumerate(rows):
         out[i, : len(row)] = torch.from_numpy(np.asarray(row, dtype=np.int64))

@@ -1,8 +1,8 @@
-"""One prompt and many texts after it, in one pass: the prompt is read once, not once for each text.
+"""Process a prompt once for several texts that follow it, such as the options of a question.
 
-A decoder gets prompt and texts as one row in which each text sees the prompt and itself, and counts its positions from
-the prompt's end (:func:`after_one_prompt`). Of an encoder-decoder the encoder reads each prompt once, and the decoder
-has a row for each text (:func:`prompts_of`). Both give what rows of their own give, to rounding.
+A decoder gets the prompt and all texts as one row, in which each text attends to the prompt and itself, and its
+positions follow the prompt's (:func:`after_one_prompt`). In an encoder-decoder the encoder reads each prompt once, and
+the decoder has a row for each text (:func:`prompts_of`). The results equal those of separate rows, up to rounding.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from everlearn.model.head import config_of
 
 PER_TOKEN = ("torch.", "transformers.", "peft.tuners.lora.", "bitsandbytes.")
-"""Whose modules look at one token of a row at a time, attention and convolutions apart."""
+"""Packages whose modules process each token separately, except for attention and convolutions."""
 
 
 def can_share_prompts(model: nn.Module, length: int) -> bool:
     """Return whether a pass may hold several texts after one prompt.
 
-    What a method adds may look at a row as a whole, so it must say that it does not (`shares_prompts`). Attention must
-    take any mask and use only the positions that it gets, over all of the `length` tokens of prompt and text; and
-    nothing but attention may carry what one token says to another, as recurrent layers do, all of which convolve first.
+    Modules that a method adds must declare that they process each token separately (`shares_prompts`). Attention must
+    accept any mask and any position ids, over all of the `length` tokens of prompt and text. No other layer may mix
+    tokens; recurrent ones are recognised by their convolution.
     """
     config = config_of(model)
     told = [module for module in model.modules() if getattr(module, "shares_prompts", False)]
@@ -57,7 +57,7 @@ def after_one_prompt(prompt: int, texts: Sequence[int], width: int) -> tuple[Ten
     Args:
         prompt: tokens of the prompt.
         texts: tokens of each text.
-        width: tokens of the row; what is left of it is one more text, that sees no prompt.
+        width: tokens of the row; the rest of it is treated as one more text, which does not see the prompt.
 
     Returns:
         The mask [S, S], true where the token of the row sees the token of the column; position ids [S].
@@ -76,7 +76,12 @@ def after_one_prompt(prompt: int, texts: Sequence[int], width: int) -> tuple[Ten
 
 @contextlib.contextmanager
 def prompts_of(model: nn.Module, row: Tensor) -> Iterator[None]:
-    """Inside, the decoder of an encoder-decoder has a row for each entry of `row`, [B]: the number of its prompt."""
+    """Give the decoder of an encoder-decoder several rows for a prompt inside the block.
+
+    Args:
+        model: the encoder-decoder.
+        row: for each row of the decoder, [B], the row of its prompt in the encoder.
+    """
 
     def repeat(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         for name in ("encoder_hidden_states", "encoder_attention_mask"):

@@ -1,7 +1,4 @@
-"""The documents of packed rows, scans within them, and whether a causal model keeps them apart.
-
-Positions that restart have to be enough for that.
-"""
+"""The documents of packed rows, scans within them, and whether restarting positions isolate them in a causal model."""
 
 from __future__ import annotations
 
@@ -58,10 +55,10 @@ _POSITIONS = [0, 1, 2, 0, 1, 2]
 
 
 def why_not_isolated(model: nn.Module) -> str:
-    """Return why a causal model reads from one document into the next of a row; "" if it need not.
+    """Return why a causal model cannot isolate the documents of a row; "" if it can.
 
-    Attention keeps documents apart by their positions, if the model makes its mask from them. Registered architectures
-    do. Of others it is measured by one forward pass; a model on the meta device has no numbers and is believed.
+    Documents are isolated if the model derives its attention mask from the position ids. Registered architectures do;
+    others are tested by one forward pass, except on the meta device, where they are assumed to.
     """
     inner: Any = transformers_model(model)[1]
     if registered(str(inner.config.model_type)) is not None:

@@ -117,7 +117,7 @@ def matrices_of(model: nn.Module, which: Literal["A", "B"], trained: bool = True
     Args:
         model: a model with adapters; without, there is nothing.
         which: the matrix.
-        trained: that of the adapter that is trained, or of one that is frozen.
+        trained: whether to return the matrices of the adapter in training, or of frozen ones.
     """
     found = {}
     for name, parameter in model.named_parameters():
@@ -129,8 +129,8 @@ def matrices_of(model: nn.Module, which: Literal["A", "B"], trained: bool = True
 def merged(adapted: Any) -> PreTrainedModel:
     """Return the plain model of a PEFT model, with the adapters added to its weights; embeddings stay tied.
 
-    PEFT takes the output embeddings of a model with two vocabulary tables (T5Gemma) for untied, and says so in its
-    configuration, which would untie them when the model is loaded.
+    For a model with two vocabulary tables (T5Gemma) PEFT assumes untied output embeddings and changes the
+    configuration, which would untie them when the model is loaded; this is undone.
     """
     config = adapted.get_base_model().config
     tied = getattr(config, "tie_word_embeddings", None)

@@ -21,7 +21,7 @@ def refused_by_peft(model: nn.Module, path: str) -> str:
     """
     leaf = path.rpartition(".")[2]
     if config_of(model).model_type in _STATE_SPACE and leaf in _FUSED_IN_KERNELS:
-        return "its weight is read by kernels that pass adapters by"
+        return "its weight is read by kernels that bypass adapters"
     if has_experts(text_config(model)) and leaf in _OF_EXPERTS:
-        return "PEFT takes a layer of that name for the experts, which are one tensor and no linear layers"
+        return "PEFT treats layers of that name as experts, which are one tensor and not linear layers"
     return ""

@@ -29,7 +29,7 @@ def router_loss(output: Any, config: Any) -> Tensor | None:
 
 
 def router_note(config: Any) -> str | None:
-    """Return what becomes of the balance of the experts in training; None for a model without experts.
+    """Return a note on whether the router loss is trained; None for a model without experts.
 
     Args:
         config: config of a text model.

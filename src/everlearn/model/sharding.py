@@ -124,12 +124,10 @@ class Blueprint:
     def filled(self, sharded: nn.Module) -> nn.Module:
         """Return the plain model with the gathered weights on every process; all processes must call it."""
         weights = dict(sharded.named_parameters(remove_duplicate=False))
-        whole: dict[int, nn.Parameter] = {}
+        complete: dict[int, nn.Parameter] = {}
         for name, blank in list(self.model.named_parameters(remove_duplicate=False)):
-            if id(blank) not in whole:
-                weight = weights[name].detach()
-                gathered = weight.full_tensor() if isinstance(weight, DTensor) else weight
-                whole[id(blank)] = nn.Parameter(gathered.contiguous(), blank.requires_grad)
+            if id(blank) not in complete:
+                complete[id(blank)] = nn.Parameter(whole(weights[name].detach()).contiguous(), blank.requires_grad)
             path, _, leaf = name.rpartition(".")
-            self.model.get_submodule(path)._parameters[leaf] = whole[id(blank)]
+            self.model.get_submodule(path)._parameters[leaf] = complete[id(blank)]
         return self.model

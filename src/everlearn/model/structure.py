@@ -36,8 +36,8 @@ _KEPT = 64
 def kind_of_config(config: Any) -> Kind:
     """Return the kind of the language model that a configuration describes.
 
-    A registered architecture says its kind. Of others the kind follows from the language-model classes that
-    transformers has for the type; a type with a masked and a causal class is an encoder unless ``is_decoder`` is set.
+    For an architecture that is not registered, the kind follows from the language-model classes that transformers has
+    for the type; a type with a masked and a causal class is an encoder unless ``is_decoder`` is set.
 
     Raises:
         ModelError: transformers has no language-model class for it.

@@ -20,9 +20,9 @@ _TOKENS = [[10, 11, 12, 13, 14, 15]]
 def why_without_units(model: nn.Module, kinds: Collection[str] = ("head", "neuron", "output")) -> str:
     """Return why the units of a plain model cannot be used; "" if they can.
 
-    Registered architectures are known. Of others gating some units to zero has to be the same as setting their
-    parameters to zero, which two forward passes show; and where heads and neurons are used, every matrix in a layer has
-    to belong to them.
+    Registered architectures are known to have usable units. For others, gating units to zero must equal setting their
+    parameters to zero, which is tested by forward passes; and if both heads and neurons are used, every matrix in a
+    layer must belong to them.
 
     Args:
         model: a plain model; on the meta device nothing is computed.

@@ -262,7 +262,7 @@ def _words_of(tokens: list[str], numbers: list[int | None]) -> Iterator[Word]:
 
 
 def _is_word(tokenizer: PreTrainedTokenizerBase, pieces: Word) -> bool:
-    """Return whether tokens together are letters; parts of a multi-byte letter that may still become one count too."""
+    """Return whether tokens together are letters; incomplete bytes of a multi-byte letter count as one."""
     text = str(tokenizer.convert_tokens_to_string(list(pieces))).strip()
     return bool(text) and all(letter == "�" or unicodedata.category(letter)[0] in "LM" for letter in text)
 

@@ -1,7 +1,7 @@
-"""Check a run before it starts: everything that can be found out without training.
+"""Check a run before it starts, as far as that is possible without training.
 
-`everlearn validate` shows the outcome of every check. A run makes the same checks first and stops at the first one that
-fails, before anything is written or measured.
+`everlearn validate` shows the outcome of every check. A run performs the same checks first and stops at the first one
+that fails, before anything is written or measured.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def attempt(name: str, work: Callable[[], str | list[str]]) -> Check:
         return Check(name, False, str(error), error)
 
 
-NOTIFY = "who is told when it forgets"
+NOTIFY = "notification of forgetting"
 FOLDER, ARGUMENTS, MODEL, TOKENIZER = "run folder", "training arguments", "model and its head", "tokenizer round trip"
 FITS, METHODS, TRAINER = "objective, tokens, positions", "methods fit", "trainer, optimizer, trackers"
 LEAKS, NOTES, DISK = "held-out text apart from training text", "what is learnt and measured", "disk space"
@@ -221,7 +221,7 @@ def _rows_left(run: OpenRun, model: PreTrainedModel) -> list[str]:
     advice = "Set its option `trainable_token_indices: new`, or learn" if able else "Learn"
     return [
         f"{recipe.model.path} was extended by {count(len(new), 'token')}, whose embeddings '{freezing[0].label}' "
-        f"leaves as they are: it trains nothing but what it adds. {advice} the first domain with a method that trains "
+        f"does not train: it trains only what it adds. {advice} the first domain with a method that trains "
         "all weights (such as `mas`), and go on from its last stage."
     ]
 

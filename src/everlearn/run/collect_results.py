@@ -52,7 +52,7 @@ class Outcome:
         Args:
             objective: name of the run's objective.
             notes: sentences for the reader of the results.
-            effective: values of the recipe that the model settles.
+            effective: key of the recipe → value in effect, for defaults that depend on the model.
         """
         names, tasks = held_out_names(self.recipe), {task.name: task.domain for task in self.recipe.tasks}
         facts = [read(StageFacts, path) for path in self._stages() if path.is_file()]
@@ -105,10 +105,7 @@ class Outcome:
     def is_current(self) -> bool:
         """Return whether every stage and cell is there and the results were built from their present state.
 
-        Cells that would need a stage whose weights were removed are not expected: a domain added later cannot be
-        evaluated on such a stage.
-
-        A domain learnt later is not measured on models whose weights were removed: those cells never come.
+        Cells of a stage whose weights were removed are not expected: a domain added later cannot be evaluated on it.
         """
         expected = [
             path

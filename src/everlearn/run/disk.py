@@ -91,10 +91,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
 
 
 def checkpoints_of(args: TrainingArguments, steps: int) -> int:
-    """Return how many checkpoints a stage writes.
-
-    The Trainer also writes one at the end, unless the strategy is ``no``.
-    """
+    """Return how many checkpoints a stage writes, including the Trainer's last one."""
     strategy = SaveStrategy(args.save_strategy)
     if strategy != SaveStrategy.STEPS:
         return int(strategy == SaveStrategy.EPOCH)  # a stage is one pass over its loader

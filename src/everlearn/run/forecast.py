@@ -13,15 +13,15 @@ SAMPLES = "held-out sets to write samples for"
 """Kinds of work. Each end task is a further kind, under its name."""
 
 HELD = 0.1
-"""Weight of the expected time per unit, as a share of the remaining amount, against the measured time per unit."""
+"""How many units the expected time per unit counts for in the average with the measured one, as a share of the
+remaining units."""
 
 
 class Forecast:
     """Count the work done in this session and estimate the time of the rest.
 
-    A kind that was not measured yet is estimated by its weight as soon as another kind was measured; without a weight
-    it counts as nothing until it is measured. First measurements may be slow, so they are averaged with the expected
-    time.
+    The time per unit of a kind that was not measured yet is estimated from its weight and the kinds that were; without
+    a weight it is 0. First measurements may be slow, so they are averaged with this expected time.
     """
 
     def __init__(self) -> None:
@@ -45,13 +45,13 @@ class Forecast:
             self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
 
     def settle(self, kind: str, ahead: int, *, counts: bool) -> None:
-        """Correct the remaining amount of a kind that was declared in advance and not counted exactly.
+        """Correct the remaining amount of a kind whose amount was declared in advance, but was not exact.
 
         Args:
             kind: the kind of work.
             ahead: amount that is still to be done.
-            counts: whether all work declared so far was done and measured. The measured time is then spread over the
-                declared amount, so that the time per unit refers to declared units.
+            counts: whether the measured time covers everything declared so far; the time per unit then refers to the
+                declared amount, as `ahead` does.
         """
         rest = self.ahead[kind] - ahead
         self.ahead[kind] = ahead

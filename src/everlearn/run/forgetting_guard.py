@@ -1,7 +1,7 @@
 """Decide where a domain ends (`stop`): at its best step within the bounds on what the model forgets.
 
-A domain that has passed a bound is trained again from the checkpoint of its best step, as a killed run is resumed: with
-the memory that the methods had there. So a run that is killed at any moment ends in the same weights.
+After a bound is passed, the domain is trained again from the checkpoint of its best step, with the memory that the
+methods had there, as if a killed run were resumed. So a run that is killed at any moment ends with the same weights.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from everlearn.run.trainer import checkpoints, step_of
 STATE = "stop.json"
 """File beside the checkpoints of a domain in training."""
 LOWERED, TIMES = 0.5, 3
-"""`then: lower` multiplies the learning rate by this, at most so often."""
+"""`then: lower` multiplies the learning rate by the first number, at most this number of times."""
 MEASURE = "bits_per_byte"
 
 
 @dataclass
 class Decisions:
-    """What was decided so far; replaced as a whole after each decision.
+    """What was decided so far; written to a file after each decision.
 
     Attributes:
-        best: each step that was the best when it was measured, with its score (None without held-out text of the
-            domain), and the tokens and seconds spent by then.
+        best: the steps that were the best so far when they were measured, each with its score (None without held-out
+            text of the domain), and the tokens and seconds spent by then.
         lowered: number of times that the learning rate was lowered.
         end: the step with whose weights the domain ends; None while it is trained.
         tokens: tokens of steps that were taken back.
@@ -64,7 +64,7 @@ class Passed:
         worse: bits per byte that it got worse, with its 95 % interval.
         bound: the bits per byte that were allowed.
         key: the key of the recipe that allows them.
-        since: name of the reference of the comparison.
+        since: the model that it is compared with, in words, such as "under the base model".
     """
 
     name: str
@@ -108,7 +108,7 @@ class ForgettingGuard:
     # -- where the training begins ----------------------------------------------------------------------------
 
     def begins(self, latest: Path | None) -> Path | None:
-        """Return the checkpoint to begin with: that of the step with which the domain ends, or else the last one."""
+        """Return the checkpoint to begin with: of the step at which the domain ends if that is decided, or the last."""
         if self.state.end is not None:
             latest = self._checkpoint(self.state.end) if self.state.end else None
         done = 0 if latest is None else step_of(latest)

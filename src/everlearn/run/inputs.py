@@ -64,7 +64,7 @@ def recipe(
         stream: the domains.
         method: one method or several.
         text: general text, or None.
-        asked: end tasks.
+        end_tasks: the end tasks.
 
     Raises:
         EverlearnError: one of the arguments cannot be used.

@@ -20,8 +20,6 @@ class Interruption:
     """Handle signals while a run is working.
 
     Outside of training a signal stops the run at once: files are replaced atomically, so nothing is lost.
-
-    Outside of training a signal acts at once: every file is whole or absent, so nothing is lost there.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Score the model during a stage (`evaluation.every`, `evaluation.tasks_every`), as lines of ``metrics.jsonl``."""
+"""Score the model during a stage (`evaluation.every`, `evaluation.tasks_every`) and log it in ``metrics.jsonl``."""
 
 from __future__ import annotations
 

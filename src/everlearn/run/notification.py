@@ -1,4 +1,4 @@
-"""Tell someone outside of the run what happened in it (`stop.notify`): a webhook, or a command."""
+"""Send events of a run to a webhook or a command (`stop.notify`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from everlearn.errors import RecipeError, first_line
 
 SECONDS = 20.0
-"""A webhook or command that takes longer is given up."""
+"""Timeout of a webhook or command."""
 SCHEMES = ("http://", "https://")
 
 

@@ -72,7 +72,7 @@ class OpenRun:
         cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
-        self.reporter.left(None)  # of an earlier run that told the same reporter
+        self.reporter.left(None)  # the reporter may still show the estimate of an earlier run
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
         self.found: list[str] = []
@@ -143,7 +143,7 @@ class OpenRun:
         return self._setting
 
     def settled(self) -> dict[str, Any]:
-        """Return the keys of the recipe that the model settles, with the values in effect; None where one has none."""
+        """Return the values in effect of keys whose defaults depend on the model; None if a key has no effect."""
         setting, model = self.setting(), self.recipe.model
         masked = setting.objective.name == "masked"
         return {
@@ -194,7 +194,10 @@ class OpenRun:
         return self._prepared[name]
 
     def _check_same_text(self, again: Domain, first: str) -> None:
-        """Refuse other text of a domain if the end of its text was or is held out: that is not the same end."""
+        """Refuse a domain that continues another with different text if the end of the text is held out.
+
+        The end of the new text is not that of the old one, so rows that were held out would be learnt.
+        """
         index = next(number for number, domain in enumerate(self.recipe.domains, 1) if domain.name == first)
         if self.folder.finished(index, first):  # its text may have grown since, or be gone
             before = read(StageFacts, self.folder.stage(index, first) / "stage.json").held_out_end
@@ -202,9 +205,9 @@ class OpenRun:
             before = self.prepared(first).held_out_end
         if before not in ("unknown", self._prepared[again.name].held_out_end):
             raise DataError(
-                f"Domain '{again.name}' continues '{first}' with other text, and of one with few documents the end is "
-                f"held out: what '{first}' held out would be learnt. Learn the new text alone, as a domain of its own, "
-                "without `continues`."
+                f"Domain '{again.name}' continues '{first}' with different text. Of a text with few documents the end "
+                f"is held out, so what '{first}' held out would be learnt. Learn the new text alone, as a domain of "
+                "its own, without `continues`."
             )
 
     def check_leaks(self, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> LeakCheck:

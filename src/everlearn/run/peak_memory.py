@@ -32,8 +32,6 @@ def peak_memory() -> int:
     """Return the most bytes held since the last reset: by the accelerator, or without one by the process.
 
     0 if the system does not report it (Windows without an accelerator).
-
-    0 where it is not available (Windows without an accelerator).
     """
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())

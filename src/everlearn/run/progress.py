@@ -102,8 +102,6 @@ class Reporter:
         """Show a phase of `total` steps (None if unknown); yield a function that takes the number of steps done.
 
         Phases may be nested.
-
-        Phases may be nested.
         """
         yield lambda done: None
 

@@ -1,8 +1,8 @@
 """Train one stage with ``transformers.Trainer``, under a list of methods.
 
 Added to the Trainer are: the loss of :class:`~everlearn.methods.engine.protection.Protection`, changes to the gradients
-between backward pass and clipping, checkpoints that are written atomically, and a data position that is saved, so that
-a resumed stage skips no batches one by one. Everything else is the Trainer's.
+between backward pass and clipping, checkpoints that are written atomically, and a saved position in the data, so that a
+resumed stage need not read and skip the earlier batches. Everything else is the Trainer's.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Progress = Callable[[int], None]
 
 
 class Guard(Protocol):
-    """What decides where a stage ends, as the trainer sees it."""
+    """The part of :class:`~everlearn.run.forgetting_guard.ForgettingGuard` that the trainer uses."""
 
     taken_back: bool
     """Whether the last steps are taken back, so that no checkpoint of them is written."""
 
     def kept(self) -> int | None:
-        """Return the step of a checkpoint that is kept however many newer ones there are."""
+        """Return the step whose checkpoint is kept, even beyond `save_total_limit`."""
 
 
 class StageTrainer(Trainer):
@@ -254,7 +254,7 @@ class StageTrainer(Trainer):
             self._diverged("loss", int(bad))
 
     def check_weights(self) -> None:
-        """Raise before weights are saved that the last update made infinite or NaN, which no loss has shown yet.
+        """Raise if a weight is infinite or NaN; after the last update no loss has shown it yet.
 
         Raises:
             TrainingDiverged: a weight is not finite.
@@ -474,7 +474,7 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
 def save_model(
     model: nn.Module, tokenizer: Any, folder: Path, adapter: PeftAdapter | None = None, base: Model | None = None
 ) -> None:
-    """Save the model and tokenizer with ``save_pretrained``, and the adapter that makes the model of the base model.
+    """Save the model and tokenizer with ``save_pretrained``, and the adapter that turns the base model into it, if any.
 
     Args:
         model: the plain model.

@@ -12,7 +12,7 @@ from everlearn.files import PARTIAL
 
 
 def check_place(option: str, place: Path, folder: bool = False) -> None:
-    """Check that a file or a folder can be written, before work that takes hours; nothing is left behind.
+    """Check that a file or a folder can be written, without leaving anything behind.
 
     Raises:
         RecipeError: it cannot be written; the message names the option.

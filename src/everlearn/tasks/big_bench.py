@@ -18,7 +18,7 @@ from everlearn import wording
 from everlearn.data.blocks import hash_of
 from everlearn.errors import DataError
 from everlearn.evaluation.cell import Cell
-from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.evaluation.task import BYTES_PER_TOKEN, Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
 from everlearn.predictors.predictor import Predictor
 from everlearn.tasks.big_bench_reader import CHOICE, EXACT, ROUGE, BigBenchTask, Prompted, Subtask, read_big_bench
@@ -28,8 +28,6 @@ from everlearn.tasks.generation import written
 from everlearn.tasks.prompted import check_writes
 from everlearn.tasks.text_match import exact_match, rouge_l
 
-_BYTES_PER_TOKEN = 4
-"""Rough average, for estimates of the work."""
 OUTCOME = {CHOICE: "grade", EXACT: "exact_match", ROUGE: "rouge_l"}
 """BIG-bench's name of a metric → name of the outcome in a cell."""
 
@@ -133,7 +131,7 @@ class BigBench(Task):
         return [example.prompt for example in self.shown]
 
     def work(self, seeds: int) -> Work:
-        sizes = [len(example.prompt.encode()) // _BYTES_PER_TOKEN + 1 for example in self.shown]
+        sizes = [len(example.prompt.encode()) // BYTES_PER_TOKEN + 1 for example in self.shown]
         passes = [len(example.options) if CHOICE in self.measured else 0 for example in self.shown]
         writes = self.measured != [CHOICE]
         tokens = sum(size * (own + writes) for size, own in zip(sizes, passes, strict=True))

@@ -21,7 +21,7 @@ from everlearn.data.readers import read_rows, resolve_files
 from everlearn.errors import DataError, ModelError, first_line
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.metrics import register_mean
-from everlearn.evaluation.task import Conditions, Task, TaskConfig, Work, register_kind
+from everlearn.evaluation.task import BYTES_PER_TOKEN, Conditions, Task, TaskConfig, Work, register_kind
 from everlearn.model.anatomy import Kind
 from everlearn.predictors.predictor import Predictor
 from everlearn.tasks.generation import continued
@@ -58,7 +58,7 @@ PROMPTS = (
 
 
 class ChatTask(TaskConfig):
-    """Whether a chat model still chats: it ends its turn, and writes nothing of its chat template."""
+    """Whether a chat model still chats: it ends its turn, and its answers contain no parts of its chat template."""
 
     paths = ("prompts",)
     name: str = "chat"
@@ -95,8 +95,6 @@ def switched(value: Any) -> Any:
     return {} if value is True else None if value is False else value
 
 
-_BYTES_PER_TOKEN = 4
-"""Rough average, for estimates of the work."""
 ANSWER = "An answer, 24."
 """An assistant's turn from which a template is read."""
 
@@ -140,7 +138,7 @@ class Chat(Task):
         return self.prompts
 
     def work(self, seeds: int) -> Work:
-        tokens = sum(len(prompt.encode()) for prompt in self.prompts) // (_BYTES_PER_TOKEN * len(self.prompts)) + 1
+        tokens = sum(len(prompt.encode()) for prompt in self.prompts) // (BYTES_PER_TOKEN * len(self.prompts)) + 1
         return Work(len(self.prompts), rows=len(self.prompts), tokens=tokens + self.config.max_new_tokens)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from everlearn.data.blocks import hash_of
 from everlearn.data.readers import Row
 from everlearn.evaluation.cell import Cell
-from everlearn.evaluation.metrics import Floats, Metric, register_metric
-from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.evaluation.metrics import Floats, Metric, ratio, register_metric
+from everlearn.evaluation.task import BYTES_PER_TOKEN, Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
 from everlearn.predictors.predictor import Predictor
 from everlearn.tasks.likelihood import Pair, rows_of, scored
@@ -65,10 +65,6 @@ def read_schemas(task: SchemaTask) -> list[Question]:
     return drawn(task, [question(row) for row in rows(task, [task.contexts_column, task.answer_column])])
 
 
-_BYTES_PER_TOKEN = 4
-"""Rough average, for estimates of the work."""
-
-
 @register_kind(ChoiceTask)
 class Choice(Task):
     """Score the options of each question; all options of one question are rows of the same batch."""
@@ -104,7 +100,7 @@ class Choice(Task):
 
     def work(self, seeds: int) -> Work:
         rows = [len("".join(pair).encode()) for question in self.questions for pair in self.pairs(question)]
-        return Work(units=len(self.questions), rows=len(rows), tokens=sum(rows) // (_BYTES_PER_TOKEN * len(rows)) + 1)
+        return Work(units=len(self.questions), rows=len(rows), tokens=sum(rows) // (BYTES_PER_TOKEN * len(rows)) + 1)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         questions = [self.pairs(question) for question in self.questions]
@@ -190,14 +186,10 @@ def _accuracy(per: str | None) -> Any:
     return terms
 
 
-def _share(sums: Floats, cell: Cell) -> Floats:
-    return np.asarray(sums[..., 0] / sums[..., 1])
-
-
 for _name, _title, _per in (
     ("choice_accuracy", "Choice accuracy", None),
     ("choice_accuracy_per_byte", "Choice accuracy per byte", "option_bytes"),
     ("choice_accuracy_per_token", "Choice accuracy per token", "option_tokens"),
 ):
     _reads = ("option_nats", "right_option", *([_per] if _per else []))
-    register_metric(Metric(_name, _title, "fraction", True, _reads, _accuracy(_per), _share))
+    register_metric(Metric(_name, _title, "fraction", True, _reads, _accuracy(_per), ratio))

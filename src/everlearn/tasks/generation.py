@@ -15,7 +15,7 @@ import torch
 
 from everlearn.data.blocks import hash_of
 from everlearn.evaluation.cell import Cell
-from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.evaluation.task import BYTES_PER_TOKEN, Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
 from everlearn.predictors.predictor import Predictor
 from everlearn.tasks.prompted import Asking, check_writes, padded
@@ -24,8 +24,6 @@ from everlearn.tasks.text_match import exact_match, rouge_l, token_f1
 from everlearn.wording import count
 
 PAD_TO = 8
-_BYTES_PER_TOKEN = 4
-"""Rough average, for estimates of the work."""
 
 
 @register_kind(AnswerTask)
@@ -56,8 +54,8 @@ class Generation(Task):
 
     def work(self, seeds: int) -> Work:
         prompts = [len(question.prompt.encode()) for question in self.questions]
-        labels = max((len(label.encode()) for label in self.config.labels), default=0) // _BYTES_PER_TOKEN + 1
-        longest = sum(prompts) // (_BYTES_PER_TOKEN * len(prompts)) + (self.config.max_new_tokens or labels)
+        labels = max((len(label.encode()) for label in self.config.labels), default=0) // BYTES_PER_TOKEN + 1
+        longest = sum(prompts) // (BYTES_PER_TOKEN * len(prompts)) + (self.config.max_new_tokens or labels)
         return Work(units=len(prompts), rows=len(prompts), tokens=longest)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:

@@ -1,8 +1,8 @@
 """Evaluate held-out text: fixed blocks of one domain or of the general text, kept in the run folder.
 
-Most of a change in perplexity can come from a handful of tokens that say nothing of a domain, such as line breaks and
-quotation marks (arXiv 2410.05581), so a loss over content tokens stands beside the one over all: what is left of a
-text's labels without its most frequent types and without formatting.
+Most of a change in perplexity can come from a few tokens that have nothing to do with the domain, such as line breaks
+and quotation marks (arXiv 2410.05581). So the loss over content tokens is reported in addition to the loss over all:
+content tokens are all labels except the most frequent token types and formatting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from everlearn import files, wording
-from everlearn.data.blocks import Column, PackedBlocks, Ragged, hash_of
+from everlearn.data.blocks import PackedBlocks, Ragged, hash_of
+from everlearn.data.column_tensors import from_tensors, to_tensors
 from everlearn.errors import DataError, RunError
 from everlearn.evaluation.cell import TEXT, Cell, text_cell
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 
 
 _PART = "\ufffd"
-"""What a part of a letter decodes to."""
+"""Text that an incomplete multi-byte letter is decoded to."""
 
 
 def without_content(blocks: PackedBlocks, tokenizer: PreTrainedTokenizerBase, frequent: int) -> Tensor:
-    """Whether each token says nothing, bool [V]: it is special, has no letter or digit, or is among the most frequent.
+    """Return which tokens are no content tokens, bool [V]: special ones, those without letter or digit, frequent ones.
 
-    It follows from the held-out set alone, so that every checkpoint of every run is scored on the same labels.
+    This depends on the held-out set alone, so every checkpoint of every run is scored on the same labels.
 
     Args:
         blocks: the set; only labels are counted: the answers, if there are any.
@@ -82,13 +83,7 @@ class HeldOut:
         """Write the blocks to a file, atomically."""
         tensors = {"bytes_per_token": torch.tensor(self.bytes_per_token, dtype=torch.float64)}
         tensors |= {f"{_ROWS}.{name}": torch.from_numpy(column.copy()) for name, column in self.rows.items()}
-        for key, column in self.blocks.arrays.items():
-            if isinstance(column, Ragged):
-                tensors[f"{key}.values"] = torch.from_numpy(column.values.copy())
-                tensors[f"{key}.offsets"] = torch.from_numpy(column.offsets.copy())
-            else:
-                tensors[key] = torch.from_numpy(column.copy())
-        files.save_tensors(path, tensors, sealed=True)
+        files.save_tensors(path, tensors | to_tensors(self.blocks.arrays), sealed=True)
 
     def sample(self, count: int) -> HeldOut:
         """Return a sample of `count` blocks, the same one each time; a larger sample contains the smaller ones."""
@@ -133,17 +128,9 @@ class HeldOut:
         tensors = files.load_tensors(path)
         try:
             width = float(tensors.pop("bytes_per_token"))
-            columns: dict[str, Column] = {}
-            rows: dict[str, NDArray[Any]] = {}
-            for key in tensors:
-                name, _, part = key.partition(".")
-                if name == _ROWS and part:
-                    rows[part] = tensors[key].numpy()
-                elif part == "values":
-                    columns[name] = Ragged(tensors[key].numpy(), tensors[f"{name}.offsets"].numpy())
-                elif not part:
-                    columns[name] = tensors[key].numpy()
-            return cls(PackedBlocks(columns, seed=0, name=path.stem), width, rows)
+            rows = {key: tensors.pop(key).numpy() for key in list(tensors) if key.startswith(f"{_ROWS}.")}
+            blocks = PackedBlocks(from_tensors(tensors), seed=0, name=path.stem)
+            return cls(blocks, width, {key.removeprefix(f"{_ROWS}."): column for key, column in rows.items()})
         except (KeyError, ValueError, TypeError, RuntimeError, DataError) as error:
             raise RunError(f"{path} is damaged: it holds no blocks ({error}).") from error
 

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -85,7 +85,8 @@ class CodelengthTask(TaskConfig):
     kind: Literal["codelength"] = "codelength"
     """A classifier is fine-tuned on prefixes of the examples, and predicts the next ones (arXiv 1901.11373)."""
     train: str
-    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; or packed)."""
+    """Files with labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or
+    not)."""
     text_column: str = "text"
     """Column with the text."""
     text_pair_column: str | None = None
@@ -140,6 +141,7 @@ class LabelledSet:
         return [f"{text} {pair}" for text, pair in zip(self.texts, self.pairs, strict=True)]
 
 
+T = TypeVar("T")
 Example = tuple[str, str | None, str]
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -162,7 +164,7 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
             f"{', '.join(unseen[:10])}. Those of the training part: {', '.join(names[:20])}. To count these examples "
             "as wrong, set its `unseen_labels: wrong`."
         )
-    train, test = _drawn(train, task.max_train, task.name), _drawn(test, task.max_test, f"{task.name} test")
+    train, test = at_most(task.max_train, train, task.name), at_most(task.max_test, test, f"{task.name} test")
     return _labelled(train, names), _labelled(test, names + unseen)
 
 
@@ -170,7 +172,7 @@ def read_labelled(task: CodelengthTask) -> LabelledSet:
     """Read the labelled examples; raise ``DataError`` as :func:`read_end_task` does for a training part."""
     examples = _read(task, "train")
     _check_labels(task.name, {label for _, _, label in examples})
-    return _labelled(_drawn(examples, task.max_train, task.name), _names(task.name, examples))
+    return _labelled(at_most(task.max_train, examples, task.name), _names(task.name, examples))
 
 
 def _names(task: str, train: list[Example]) -> list[str]:
@@ -254,8 +256,8 @@ def _read(task: Fitted, part: str) -> list[Example]:
     return examples
 
 
-def _drawn(examples: list[Example], most: int | None, seed: str) -> list[Example]:
-    """Return at most `most` examples, in their order; the same ones each time."""
+def at_most(most: int | None, examples: list[T], seed: str) -> list[T]:
+    """Return a random sample of `most` examples in their order, or all; the same ones each time."""
     if most is None or most >= len(examples):
         return examples
     generator = np.random.Generator(np.random.PCG64(seed_for("end task", seed)))

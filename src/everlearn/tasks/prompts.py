@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from everlearn.data.readers import Row, read_rows, resolve_files
 from everlearn.errors import DataError
 from everlearn.evaluation.task import TaskConfig
-from everlearn.seeding import seed_for
+from everlearn.tasks.labelled import at_most
 
 T = TypeVar("T")
 
@@ -68,10 +67,9 @@ class AnswerTask(Asked):
     """All possible answers. If set, accuracy and macro-F1 are measured too: the prediction is the label with which the
     generated answer begins, compared by whole words without case. An answer that begins with none is wrong."""
     match: Literal["exact", "words", "squad"] = "exact"
-    """What counts as an exact match. `exact`: the same characters except for white space. `words`: the same words
-    except
-    for case and ASCII punctuation. `squad`: as `words`, and without the articles a, an, the (unsuitable if an answer
-    can be the letter A)."""
+    """What counts as an exact match. `exact`: the same characters except for white space. `words`: the same words,
+    without case and ASCII punctuation. `squad`: as `words`, and without the articles a, an, the (unsuitable if an
+    answer can be the letter A)."""
 
     @model_validator(mode="after")
     def _limited(self) -> AnswerTask:
@@ -229,10 +227,7 @@ def drawn(task: Asked, questions: list[T]) -> list[T]:
     """Return all questions, or the sample that `max_test` asks for."""
     if not questions:
         raise DataError(f"End task '{task.name}': `test: {task.test}` is empty.")
-    if task.max_test is None or task.max_test >= len(questions):
-        return questions
-    generator = np.random.Generator(np.random.PCG64(seed_for("end task", f"{task.name} test")))
-    return [questions[i] for i in np.sort(generator.choice(len(questions), task.max_test, replace=False))]
+    return at_most(task.max_test, questions, f"{task.name} test")
 
 
 def right_option(row: Row, options: tuple[str, ...], column: str) -> int:

@@ -191,7 +191,7 @@ def _to_go_on_with(block: Block, conditions: Conditions) -> Sample:
 def _to_answer(block: Block, conditions: Conditions) -> Sample:
     """Take a prompt, with its answer as the truth; in a row of several examples, the first complete one.
 
-    A row of plain text, beside others with answers, is gone on with.
+    A row of plain text, in a set with answers, is treated as by :func:`_to_go_on_with`.
     """
     labels = block["labels"]
     if "segments" not in block:

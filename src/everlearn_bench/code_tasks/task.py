@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from everlearn.data.blocks import hash_of
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.metrics import Floats, Metric, register_mean, register_metric
-from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.evaluation.task import BYTES_PER_TOKEN, Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
 from everlearn.predictors.decoding import Ending
 from everlearn.predictors.predictor import Predictor
@@ -32,8 +32,6 @@ from everlearn_bench.code_tasks.sandbox import Allowance, Verdict, check_availab
 AT = (1, 10, 100)
 """The k of pass@k."""
 PAD_TO = 8
-_BYTES_PER_TOKEN = 4
-"""Rough average, for estimates of the work."""
 
 
 def pass_at(k: int, programs: int, right: int) -> float:
@@ -77,7 +75,7 @@ class Programs(Task):
 
     def work(self, seeds: int) -> Work:
         config, count = self.config, len(self.problems)
-        prompts = sum(len(problem.prompt.encode()) for problem in self.problems) // (_BYTES_PER_TOKEN * count)
+        prompts = sum(len(problem.prompt.encode()) for problem in self.problems) // (BYTES_PER_TOKEN * count)
         written = count * config.samples if config.run_code else 0
         solutions = count if config.solution_column is not None else 0
         return Work(units=2 * written + solutions, rows=written + solutions, tokens=prompts + config.max_new_tokens)
