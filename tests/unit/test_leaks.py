@@ -425,7 +425,7 @@ def test_where_nothing_is_wrong_it_says_so(everlearn):
         write(everlearn.folder / f"{name}.jsonl", texts(80, name))
     outcome = everlearn("data", "recipe.yaml")
     assert outcome.code == 0, outcome
-    assert "Nothing that is measured on was found in what is learnt, and no two corpora share text." in outcome.out
+    assert "No evaluation text was found in training text, and no two corpora share text." in outcome.out
 
 
 def test_of_much_text_it_looks_at_a_part_and_says_so(project, monkeypatch):

@@ -51,25 +51,24 @@ VERBS = {
 """Each verb, in the order of the help text, with its heading."""
 USER_ERROR, INTERRUPTED = 2, 130
 STOPPED = (
-    "Stopped. What was saved is whole: give the same command again, or `everlearn resume RUN` for a run that began."
+    "Stopped. What was saved is complete: give the same command again, or `everlearn resume RUN` for a run that began."
 )
 COMPLETING = "_EVERLEARN_COMPLETE"
-"""Set by the shell's completion (`everlearn --install-completion`), which calls without arguments."""
+"""Environment variable that is set when the shell asks for completions (`everlearn --install-completion`)."""
 PLACES = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY, errno.EBUSY, errno.ENXIO, errno.ENODEV, errno.EFBIG),
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT),  # a damaged disk, or one of another machine
 }
-"""What a file system answers to a place that cannot be read or written."""
+"""Error codes of a path that cannot be read or written."""
 
 
 def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     """Create the command-line application.
 
     Args:
-        words: of the command line. The verb that they ask for is there alone; where they ask for none, all are, to be
-            listed.
-        whole: whether to include the arguments of the listed verbs.
+        words: the command line. Only its verb is loaded; if it has none, all verbs are listed.
+        whole: whether to include the arguments of all listed verbs.
     """
     app = typer.Typer(
         name="everlearn",

@@ -53,8 +53,8 @@ def application(words: Sequence[str] | None = None, whole: bool = False) -> type
     """Create the group of commands.
 
     Args:
-        words: the arguments after `analyse` on the command line; None for another verb. The analysis that they name
-            has its options, others are listed.
+        words: the arguments after `analyse` on the command line; None for another verb. Only the analysis that they
+            name is loaded with its options; others are only listed.
         whole: whether to include the options of all analyses.
     """
     app = typer.Typer(cls=_Kinds, subcommand_metavar="[KIND] RUN [OPTIONS]")
@@ -101,7 +101,7 @@ def _registers(function: ast.FunctionDef, name: str) -> bool:
 
 
 def _imports(words: Sequence[str]) -> list[str]:
-    """Return the values of `--import`, which may register an analysis: before its options can be known."""
+    """Return the values of `--import`, which may register an analysis and so must be read before its options."""
     after = [word for option, word in itertools.pairwise(words) if option == "--import"]
     return [*after, *(word.partition("=")[2] for word in words if word.startswith("--import="))]
 

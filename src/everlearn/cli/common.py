@@ -77,12 +77,11 @@ def no_pair(option: str, text: str, example: str) -> Exception:
     return RecipeError(f"`{option}` is '{text}', but must look like {example}.")
 
 
-def console(error: bool = False) -> Console:
-    """Return the console to print to; wide unless it is a terminal, so that a table in a file is not cut."""
+def console() -> Console:
+    """Return the console of stdout; wide unless it is a terminal, so that a table in a file is not cut."""
     from rich.console import Console
 
-    stream = sys.stderr if error else sys.stdout
-    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else 140)
+    return Console(file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 140)
 
 
 def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> None:

@@ -43,7 +43,7 @@ def _rendered(found: Survey) -> RenderableType:
         parts.append(Text("To look at", style="bold"))
         parts += [Text(f"  {number}. {sentence}") for number, sentence in enumerate(found.findings, 1)]
     else:
-        parts.append(Text("Nothing that is measured on was found in what is learnt, and no two corpora share text."))
+        parts.append(Text("No evaluation text was found in training text, and no two corpora share text."))
     scope = found.leaks.scope()
     parts.append(Text(f"{scope[0].upper()}{scope[1:]}.", style="dim"))
     return Group(*parts)
@@ -98,7 +98,7 @@ def _shared(found: Survey) -> RenderableType:
     for name in names:
         table.add_column(name, justify="right")
     for one in names:
-        # A domain that is learnt again shares its text with itself by intent.
+        # A domain that continues another shares its text on purpose.
         cells = (shares.get((one, other)) for other in names)
         table.add_row(one, *("" if share is None else f"{share:.1%}" for share in cells))
     return table

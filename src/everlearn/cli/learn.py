@@ -41,7 +41,7 @@ def command(
             "--more",
             metavar="NAME[=PATH]",
             help="Instead of --domain: learn a domain of the run again, with more steps (train.max_steps=…) or, with "
-            "PATH, with text that has come since. It is called NAME-2 and scored on NAME's held-out text.",
+            "PATH, with new text. It is called NAME-2 and scored on NAME's held-out text.",
         ),
     ] = None,
     text_column: Annotated[str | None, typer.Option(help="Column with the text; default: `text`.")] = None,

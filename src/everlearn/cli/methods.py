@@ -38,7 +38,7 @@ def command(
 
 
 WIDE = 150
-"""Columns of a terminal that the whole table fits into; a narrower one gets fewer columns with more in each."""
+"""Terminal width for the complete table; on a narrower one several properties share a column."""
 
 
 class _Capabilities:

@@ -69,7 +69,7 @@ def command(
         check_place("--output", output)
     places = [run.resolve() for run in runs]
     if twice := next((run for run, place in zip(runs, places, strict=True) if places.count(place) > 1), None):
-        raise RecipeError(f"'{twice}' is given twice, and a run is no comparison for itself. Name each run once.")
+        raise RecipeError(f"'{twice}' is given twice, but a run cannot be compared with itself. Name each run once.")
     if tolerate is not None and not (math.isfinite(tolerate) and tolerate >= 0):
         raise RecipeError(f"`--tolerate` is {tolerate:g}; it must be a number of bits per byte, 0 or more.")
     comparison = compare(runs, tolerate)

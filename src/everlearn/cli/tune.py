@@ -26,7 +26,7 @@ def command(
         float | None,
         typer.Option(
             min=0,
-            help="Begin no round of trials after so many minutes of work, in all calls; one always runs.",
+            help="Start no round of trials after this number of minutes, counted over all calls; one always runs.",
         ),
     ] = None,
     results: Annotated[Path | None, typer.Option(help="Folder of the search; default: tune/NAME.")] = None,
