@@ -299,7 +299,7 @@ def test_ranks_of_the_words_that_are_a_domains_own(everlearn: Project) -> None:
         assert all(each["low"] <= each["value"] <= each["high"] for each in row.values())
     page = (everlearn.folder / "page.html").read_text(encoding="utf-8")
     assert "Prediction ranks" in page
-    assert "Whose words were asked" in page
+    assert "The words of each domain" in page
 
 
 # -- ``everlearn diff``: its table, sentence, JSON, page and mistakes --------------------------------------------------
@@ -370,7 +370,7 @@ def test_the_column_of_text_is_found_as_init_finds_it(text, columns):
     assert [each.code for each in read] == [0, 0], read[1].err
     one, other = (json.loads(each.out) for each in read)
     assert one["texts"] == other["texts"]
-    assert other["notes"] == [*one["notes"], f"Of 'news' the column '{columns[-1]}' is read."]
+    assert other["notes"] == [*one["notes"], f"The text of 'news' is its column '{columns[-1]}'."]
 
 
 def test_the_column_of_text_may_be_named(text):

@@ -184,8 +184,8 @@ def test_halves_have_no_block_in_common_and_text_from_everywhere(count):
     ("lost", "says"),
     [
         ((0.01, 0.005, 0.015), "The budget is kept there."),
-        ((0.019, 0.01, 0.03), "The budget is kept there, by less than the error"),
-        ((0.021, 0.01, 0.03), "The budget is not kept there, by less than the error"),
+        ((0.019, 0.01, 0.03), "The budget is kept there, by less than the margin of error"),
+        ((0.021, 0.01, 0.03), "The budget is not kept there, by less than the margin of error"),
         ((0.05, 0.04, 0.06), "The budget is not kept there."),
     ],
 )

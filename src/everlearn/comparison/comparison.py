@@ -43,7 +43,7 @@ class Comparison:
     """Measures of :data:`HEADLINE`, and the average end-task score. Empty if one of the runs is a set of existing
     models rather than a stream, since none of these is the base of the others."""
     unlike: Differences
-    """In what the pools differ besides their methods."""
+    """How the pools differ besides their methods."""
     notes: tuple[str, ...]
     tolerance: float = TOLERATED_DRIFT
     """General drift, in bits per byte, up to which a run is recommended."""

@@ -1,4 +1,4 @@
-"""Find in what runs differ besides their methods, from their resolved recipes and what they actually did.
+"""Find how runs differ besides their methods, from their resolved recipes and the training that took place.
 
 There are three kinds of differences:
 
@@ -21,13 +21,14 @@ import yaml
 
 from everlearn import wording
 from everlearn.comparison.runs import Run
+from everlearn.config.overrides import train_of
 from everlearn.config.public_paths import still_different
 from everlearn.evaluation.estimate import number
 
 Values = dict[str, tuple[str, ...]]
 """Difference in words → each run's value."""
 UNKNOWN = "default"
-"""Value of a setting that a recipe leaves out and whose default is unknown."""
+"""Shown for a setting that a recipe leaves out, if its default value is unknown."""
 NONE = "none"
 _LISTS = ("domains", "end_tasks")
 """Keys whose value is a list of items with names."""
@@ -37,7 +38,7 @@ _WITHOUT_EFFECT = (
     "evaluation.alone", "evaluation.batch_size", "evaluation.columns", "evaluation.every", "evaluation.samples",
     "evaluation.tasks_every", "evaluation.lm_eval", "evaluation.chat", "model.trust_remote_code",
 )  # fmt: skip
-"""Prefixes of keys that are what is compared (methods, seed), or that change nothing that is measured."""
+"""Prefixes of keys that do not count as a difference: methods and seed, and keys that change no measured number."""
 _NO_TRAINING = (
     "save_", "logging_", "log_", "report_to", "dataloader_", "disable_tqdm", "run_name", "output_dir", "resume_",
     "use_cpu", "restore_callback_states", "ddp_", "activation_checkpointing", "gradient_checkpointing", "eval_", "do_",
@@ -47,12 +48,13 @@ _NO_TRAINING = (
 )  # fmt: skip
 """Prefixes of training arguments that change no weight."""
 _KINDS_OF_WORK = ("steps", "tokens")
+"""Keys of a stage's cost that are compared between runs."""
 _AMOUNTS = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
 """Training arguments that set steps and tokens; steps and tokens themselves are compared if they are known."""
 _CONFIGURATION = ("optimizer", "model.attn_implementation", "model.frozen", "model.quantization_config")
 """Prefixes of keys outside `train` that belong to a run's configuration."""
 _IN_DIGESTS = ("data.block_size", "model.tokenizer")
-"""Keys whose effect is in the rows of every text, so that equal digests of these rows are equal values."""
+"""Keys that change the rows of every text. If the digests of the rows are equal, so are the effects of these keys."""
 _LABELS = ("name", "group", "train")
 """Keys of a domain that do not change its text."""
 _CLOSE = 0.02
@@ -61,7 +63,7 @@ _CLOSE = 0.02
 
 @dataclass(frozen=True)
 class Differences:
-    """In what runs differ besides method and seed; for each kind, the difference in words → each run's value."""
+    """How runs differ besides method and seed; for each kind, the difference in words → each run's value."""
 
     ground: Values = field(default_factory=dict)
     spent: Values = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Effective:
 
 
 def unlike(runs: Sequence[Run]) -> Differences:
-    """Return in what these runs differ besides method and seed."""
+    """Return how these runs differ besides method and seed."""
     each = [effective(run) for run in runs]
     if all(run.settled for run in runs):
         each = [_settled(one, run.settled) for one, run in zip(each, runs, strict=True)]
@@ -144,13 +146,13 @@ def effective(run: Run) -> Effective:
 
 
 def _settled(one: Effective, values: Mapping[str, Any]) -> Effective:
-    """Return the settings with the values that the model settled; those without effect are left out."""
+    """Return the settings with the values that the model decided; those without effect are left out."""
     kept = {key: value for key, value in one.ground.items() if key not in values}
     return replace(one, ground=kept | {key: value for key, value in values.items() if value is not None})
 
 
 def _work(run: Run) -> dict[tuple[str, str], float]:
-    """Return the work that was done: (steps or tokens, learnt domain) → amount."""
+    """Return the amounts of training: (steps or tokens, learnt domain) → number."""
     amounts = {}
     for stage in run.cost.get("stages") or []:
         for key in _KINDS_OF_WORK:
@@ -348,14 +350,6 @@ def _effective(recipe: str) -> Effective:
         {key: value for key, value in flat.items() if key.startswith(_CONFIGURATION)},
         _text_of(general) if isinstance(general, Mapping) else {},
     )
-
-
-def train_of(everywhere: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a domain's training arguments: those of the recipe, overridden by its own (:meth:`Recipe.train_of`)."""
-    resolved = {**everywhere, **own}
-    if "num_train_epochs" in own and "max_steps" not in own:
-        resolved.pop("max_steps", None)
-    return resolved
 
 
 def _text_of(domain: Mapping[str, Any]) -> dict[str, Any]:

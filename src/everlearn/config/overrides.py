@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everlearn.config.reading import read_value
@@ -14,6 +14,14 @@ SHORT = {"model": "path", "general": "path"}
 EVERY = ".*."
 """Wildcard for all items of a list, in a key that a grid changes: `domains.*.max_documents`."""
 Place = tuple[str | int, ...]
+
+
+def train_of(everywhere: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a domain's training arguments: those of the recipe, overridden by its own."""
+    arguments = {**everywhere, **own}
+    if "num_train_epochs" in own and "max_steps" not in own:
+        arguments.pop("max_steps", None)  # it would override the domain's own number of epochs
+    return arguments
 
 
 def overridden(raw: dict[str, Any], overrides: Iterable[str]) -> dict[Place, str]:

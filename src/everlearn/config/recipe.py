@@ -25,7 +25,7 @@ from pydantic import (
 from everlearn import files, plugins
 from everlearn.config.addresses import located
 from everlearn.config.arguments import DEFAULTS, MEASURING, RUN_WIDE, check_argument
-from everlearn.config.overrides import named_methods, overridden, put_at
+from everlearn.config.overrides import named_methods, overridden, put_at, train_of
 from everlearn.config.reading import DIGITS, read_yaml, written
 from everlearn.data.corpus import Domain, Source
 from everlearn.data.opening import Limits
@@ -378,11 +378,7 @@ class Recipe(Options):
 
     def train_of(self, domain: str) -> dict[str, Any]:
         """Return the training arguments of a domain: `train`, overridden by the domain's own."""
-        own = next(known.train for known in self.domains if known.name == domain)
-        whole = self.train | own
-        if "num_train_epochs" in own and "max_steps" not in own:
-            whole.pop("max_steps", None)  # it would override the domain's own number of epochs
-        return whole
+        return train_of(self.train, next(known.train for known in self.domains if known.name == domain))
 
     def __eq__(self, other: object) -> bool:
         """Return whether every key has the same value, wherever the recipe was read from."""

@@ -34,7 +34,7 @@ INTERVALS = (
     "In brackets: 95 % intervals over the documents of the held-out text (a bootstrap, or Student's t for fewer than "
     f"{FEW})."
 )
-"""What brackets in a table of an analysis are."""
+"""Caption that explains the brackets in tables."""
 
 if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
@@ -187,7 +187,7 @@ def limited(scorer: Scorer, name: str, blocks: int) -> HeldOutText:
 
 
 def teller(scorer: Scorer, row: int, task: HeldOutText, model: nn.Module) -> Predictor:
-    """Return the predictor after `row` domains: the loaded checkpoint, or what the methods make of one."""
+    """Return the predictor after `row` domains: the loaded model, or the methods' own predictor if they have one."""
     if all(method.tested_as_saved for method in scorer.recipe.methods()):
         return Checkpoint(model, scorer.conditions(row).objective)
     return scorer.predictor(row, task.name)

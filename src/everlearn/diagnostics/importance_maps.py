@@ -1,4 +1,4 @@
-"""Read the importance maps in a run, and compute what they leave free and how similar they are across domains."""
+"""Read a run's importance maps; compute the share they leave free to change, and their similarity across domains."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def kind_of_site(site: str) -> str:
 
 @dataclass(frozen=True)
 class OccupiedShare:
-    """What maps leave free, after each stage.
+    """The share of an update that the maps leave free, after each stage.
 
     Attributes:
         stages: "general", then the domains in order.
@@ -109,7 +109,7 @@ class OccupiedShare:
 
 
 def occupied_share(maps: Mapping[str, Map], how: Normalisation = "tanh_abs", grows: bool = True) -> OccupiedShare:
-    """Return how full the mask is after each stage, beside the values for independent maps.
+    """Return the share that the maps leave free after each stage, beside the values for independent maps.
 
     The element-wise maximum can only grow. Even unrelated maps fill it up: normal scores mapped by |tanh(z)| leave
     0.44, 0.28, 0.20, 0.15 … of an update free after 1, 2, 3, 4 maps.

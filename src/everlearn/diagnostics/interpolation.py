@@ -3,8 +3,8 @@
 A blend takes each tensor as θ = θ_old + α (θ_new − θ_old). *Restoring a layer* uses α = 0 for that layer and 1
 elsewhere; *merging back* (WiSE-FT, arXiv 2109.01903) uses one α for all. For a held-out set with loss L,
 
-    back = L(θ_new) − L(θ)                                   bits per byte that return
-    way = (L(θ_new) − L(θ)) / (L(θ_new) − L(θ_old))           share of the way back: 0 for θ_new, 1 for θ_old
+    back = L(θ_new) − L(θ)                                   improvement over θ_new in bits per byte
+    way = (L(θ_new) − L(θ)) / (L(θ_new) − L(θ_old))           the same as a share: 0 for θ_new, 1 for θ_old
 
 For domains known before, `back` above 0 is forgetting undone; for domains learnt in between, `back` below 0 is learning
 lost. Layers interact, so the gains of single layers do not add up to that of all layers.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BEFORE, LEARNT, COMING, GENERAL = "known before", "learnt in between", "still to come", "general"
 """Roles of a held-out set for a pair of stages."""
 POINTS = tuple(step / 10 for step in range(11))
-"""Default values of α in :func:`merged_back`."""
+"""Values of α on the line between two checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class GoingBack:
 
 
 def restored(learner: ContinualLearner, pair: Pair, blocks: int) -> GoingBack:
-    """Score the model with one layer at a time put back: embeddings, each layer, and what follows the layers.
+    """Score the model with one layer at a time restored: embeddings, each layer, and what follows the layers.
 
     Args:
         learner: learner of a run whose two stages have their weights.
@@ -115,13 +115,13 @@ def restored(learner: ContinualLearner, pair: Pair, blocks: int) -> GoingBack:
     return _measured(learner, pair, blocks, "Layers put back", _layers)
 
 
-def merged_back(learner: ContinualLearner, pair: Pair, blocks: int, points: Sequence[float] = POINTS) -> GoingBack:
-    """Score models on the straight line between the checkpoints, at the values of α in `points`.
+def merged_back(learner: ContinualLearner, pair: Pair, blocks: int) -> GoingBack:
+    """Score models on the straight line between the checkpoints, at every α of :data:`POINTS`.
 
-    The other arguments are those of :func:`restored`.
+    Arguments and errors are those of :func:`restored`.
     """
     title = "On the line between them"
-    return _measured(learner, pair, blocks, title, lambda _: [everywhere(point) for point in points])
+    return _measured(learner, pair, blocks, title, lambda _: [everywhere(point) for point in POINTS])
 
 
 def everywhere(share: float) -> Hybrid:
@@ -144,13 +144,13 @@ def _measured(
     pair: Pair,
     blocks: int,
     title: str,
-    made: Callable[[nn.Module], list[Hybrid]],
+    blends_of: Callable[[nn.Module], list[Hybrid]],
 ) -> GoingBack:
     check_in_weights(learner, "measure `everlearn analyse distance` instead")
     scorer = learner.scorer()
     tasks = [limited(scorer, name, blocks) for name in scorer.names()]
     old, model = ends_of(learner, pair)
-    blends = made(model)
+    blends = blends_of(model)
     ends = [everywhere(0.0), everywhere(1.0)]
     how, cells = scorer.conditions(pair.until), [list[Cell]() for _ in tasks]
     since, until = pair.labels(learner)
@@ -165,7 +165,7 @@ def _measured(
 
 
 def looked_at_once(folder: Path, model: nn.Module, tasks: Sequence[HeldOutText], how: Conditions) -> list[Cell]:
-    """Return a model's cells of some held-out sets; they are cached in `folder`."""
+    """Return a model's scores on some held-out sets; `folder` keeps them for the next time."""
     shared, cells = SharedCells(folder, model), []
     for task in tasks:
         cell = shared.find(task, how)
@@ -177,7 +177,7 @@ def looked_at_once(folder: Path, model: nn.Module, tasks: Sequence[HeldOutText],
 
 
 def check_in_weights(learner: ContinualLearner, otherwise: str) -> None:
-    """Refuse runs whose knowledge is not only in the weights that are put back.
+    """Refuse runs whose predictions do not depend on the checkpoint's weights alone.
 
     Raises:
         MethodError: a method evaluates with more than the checkpoint; `otherwise` is the advice in the message.
@@ -185,8 +185,8 @@ def check_in_weights(learner: ContinualLearner, otherwise: str) -> None:
     for method in learner.recipe.methods():
         if not method.tested_as_saved:
             raise MethodError(
-                f"Method '{method.label}' evaluates with more than the checkpoint's weights, so putting weights "
-                f"back does not undo what it learnt: {otherwise}."
+                f"Method '{method.label}' evaluates with more than the checkpoint's weights, so restoring weights "
+                f"does not undo what it learnt: {otherwise}."
             )
 
 
@@ -200,7 +200,7 @@ def ends_of(learner: ContinualLearner, pair: Pair) -> tuple[dict[str, nn.Paramet
     model = learner.model_after(pair.until).to(learner.scorer().device)
     new = {name: parameter.shape for name, parameter in model.named_parameters()}
     if new != {name: parameter.shape for name, parameter in old.items()}:
-        raise ModelError("The model grew between the two stages: there are no such weights to put back.")
+        raise ModelError("The model grew between the two stages: the earlier one lacks weights to restore.")
     return old, model
 
 
@@ -257,7 +257,6 @@ def _add(found: GoingBack, cells: dict[str, tuple[str, list[Cell]]]) -> None:
 
 def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> None:
     """Add a column from scores of [the earlier checkpoint, the later one, blends …]."""
-
     between = _number(scores, lambda u: u[..., 1] - u[..., 0])
     apart = between.sign not in (0, None)
     found.roles[name] = role

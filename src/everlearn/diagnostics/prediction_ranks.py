@@ -1,8 +1,8 @@
 """Measure the rank of a domain's characteristic words among a checkpoint's predictions.
 
 For each domain, the n-grams with the largest TF-IDF against the other held-out sets are chosen, and contexts of
-held-out text that end just before one. The rank of its first token in the vocabulary is 1 for the likeliest. For each
-checkpoint the median over a domain's contexts of the logarithm of the rank is given. A perplexity depends on every
+held-out text that end just before one. The rank of its first token in the vocabulary is 1 for the likeliest. The
+result for each checkpoint is the median logarithm of the rank over a domain's contexts. A perplexity depends on every
 comma; this depends on a domain's content.
 
 The analysis is from the second version of the causal study (arXiv 2402.17400), which first groups text by sentence
@@ -71,13 +71,13 @@ def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
     """Score every checkpoint that has weights, in up to `contexts` contexts of each held-out set.
 
     Raises:
-        RecipeError: a domain has answers, and is no running text.
+        RecipeError: a domain consists of answers to prompts, not of running text.
     """
     scorer = learner.scorer()
     tasks = [scorer.held_out(name) for name in scorer.names()]
     how = scorer.conditions(0)
     if answers := [task.name for task in tasks if "labels" in task.held_out.blocks.arrays]:
-        raise RecipeError(f"Prediction ranks need running text, and '{answers[0]}' has answers.")
+        raise RecipeError(f"Prediction ranks need running text, but '{answers[0]}' consists of answers to prompts.")
     own = keywords({task.name: task.held_out.blocks for task in tasks}, how.tokenizer)
     places = {task.name: occurrences(task.held_out.blocks, own[task.name], contexts) for task in tasks}
     labels, rows = [], []
@@ -195,13 +195,12 @@ def _inside(
 
 
 def _document_frequency(
-    asked: NDArray[np.int64], keys: NDArray[np.int64], owners: NDArray[np.int64]
+    wanted: NDArray[np.int64], keys: NDArray[np.int64], owners: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the number of documents that contain each of the sorted keys in `asked`."""
-    at = np.searchsorted(asked, keys)
-    there = (at < len(asked)) & (asked[np.minimum(at, len(asked) - 1)] == keys) if len(asked) else np.zeros(0, bool)
-    pairs = np.unique(np.stack([at[there], owners[there]]), axis=1) if there.any() else np.zeros((2, 0), np.int64)
-    return np.bincount(pairs[0].astype(np.int64), minlength=len(asked))
+    """Return the number of documents that contain each of the sorted keys in `wanted`."""
+    there = np.isin(keys, wanted)
+    pairs = np.unique(np.stack([np.searchsorted(wanted, keys[there]), owners[there]]), axis=1)
+    return np.bincount(pairs[0], minlength=len(wanted))
 
 
 def _ngram(key: int, size: int) -> Ngram:
@@ -215,7 +214,7 @@ def _ngram(key: int, size: int) -> Ngram:
 def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> list[Place]:
     """Return places where the n-grams occur after enough text of their document: a sorted, seeded sample.
 
-    Of n-grams that begin at the same place the longest one counts.
+    Where several n-grams begin at the same place, the longest one counts.
     """
     ids, segments = np.asarray(blocks.arrays["input_ids"]), np.asarray(blocks.arrays["segments"])
     longest_at: dict[tuple[int, int], int] = {}
@@ -233,7 +232,7 @@ def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> li
     return [places[number] for number in np.sort(chosen)]
 
 
-# -- what is expected ----------------------------------------------------------------------------------------------
+# -- ranks ---------------------------------------------------------------------------------------------------------
 
 
 def ranks_of(predictor: Predictor, blocks: PackedBlocks, places: Sequence[Place], how: Conditions) -> Floats:

@@ -1,7 +1,7 @@
 """Register analyses by name, for ``everlearn analyse KIND RUN``.
 
-An analysis is a function that takes a learner with a finished run, and options, and returns what it found: a section of
-the page, or several and data (:class:`Findings`). Its parameters after the learner become options of the command, its
+An analysis is a function that takes a learner with a finished run, and options. It returns a section of the page, or
+several sections and data (:class:`Findings`). Its parameters after the learner become options of the command, and its
 docstring the command's help.
 """
 
@@ -49,8 +49,8 @@ class Analysis:
     Attributes:
         name: the KIND of the command.
         analyse: the function.
-        recorded: whether it reads what the run recorded and measures nothing, so that it is shown without being asked
-            for (``everlearn analyse RUN``). It must work without options.
+        recorded: whether it only reads what the run recorded. ``everlearn analyse RUN`` without a KIND shows these, so
+            it must work without options.
     """
 
     name: str

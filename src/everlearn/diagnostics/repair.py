@@ -117,7 +117,7 @@ class Repair:
 
 
 def largest_step(lost: Callable[[float], float], budget: float) -> float:
-    """Return the largest s in [0, 1] at which at most `budget` is lost, at most :data:`PRECISION` too low.
+    """Return the largest s in [0, 1] at which at most `budget` is lost; it is at most :data:`PRECISION` too low.
 
     Args:
         lost: s → loss; 0 at s = 0. It is called once for each s.
@@ -196,16 +196,16 @@ def search_repair(
     blocks: int | None = None,
     sure: bool = False,
 ) -> Repair:
-    """Search for the largest step, and measure what it costs and leaves; the run is not changed.
+    """Search for the largest step, and measure its loss and the domains' remaining gains; the run is not changed.
 
     Args:
         learner: learner of a run whose two stages have their weights.
         pair: the two stages.
-        budget: bits per byte that the text may lose.
-        on: the held-out set to which the budget applies. Default: the run's general text.
-        text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
-        blocks: maximum blocks of each held-out set; half of those of the budgeted set are used for the search.
-        sure: require the upper end of the loss's 95 % interval to be within the budget.
+        budget: as in :func:`repair`, like the other options.
+        on: the held-out set to which the budget applies.
+        text: another text for the budget.
+        blocks: maximum blocks of each held-out set.
+        sure: require the upper end of the interval to be within the budget.
 
     Raises:
         RecipeError: there is no such set, or no text at all, or the budget is negative or not finite.

@@ -1,7 +1,7 @@
 """Measure how large each row's outputs are, how similar that is between domains, and which rows of the weights moved.
 
-MIGU (arXiv 2406.17245) assumes that tasks differ in the rows with the largest outputs. This is measured here on any
-model and its domains. Every number is shown beside that of two samples of one domain, and beside chance.
+MIGU (arXiv 2406.17245) assumes that tasks differ in the rows with the largest outputs. This module measures it for any
+model and its domains. Each number is shown with two others: for two samples of one domain, and for random rows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def threshold_of(learner: ContinualLearner) -> float:
 
 
 def looked_at(learner: ContinualLearner, blocks: int) -> list[Magnitudes]:
-    """Return the outputs of the base model and of the last one with weights, and the rows that moved in each stage."""
+    """Return the outputs of the base model and of the last saved one, and how far rows moved in each stage."""
     last = max(index for index in range(len(learner.recipe.domains) + 1) if learner.has_weights(index))
     models = [output_magnitudes(learner, stage, blocks) for stage in dict.fromkeys((0, last))]
     moved = updated_rows(learner)
@@ -173,8 +173,6 @@ def updated_rows(learner: ContinualLearner) -> Magnitudes | None:
     """Return how far each row moved in each stage, ‖ΔW_row‖₂, for projections that move in every stage.
 
     None if there are fewer than two such stages: weights were removed, layers grew, or nothing in them moves (prompts).
-
-    None without two stages to compare: weights were removed, layers grew, or nothing in them moves (prompts).
     """
     moved: dict[str, tuple[Rows, Rows]] = {}
     components: dict[str, str] = {}

@@ -43,10 +43,10 @@ from everlearn.tasks.prompts import AnswerTask, ChoiceTask, Question
 BASE = "none"
 """Name of the row of the base model."""
 CONSTANT, ALONE, POOL, MERGED = "constant", "alone", "pool", "merged"
-"""Rows of score tables besides the base model's: the answers of one label, models of single domains, one of all, and
-the mean of the models of single domains."""
+"""Labels of rows in score tables: the most frequent label as the answer to everything, a model per domain, one model of
+all domains, and the mean of the models per domain."""
 Made = tuple[Results, dict[str, Any]]
-"""The results of a cell, and what the group `grid` of its file records besides row, order and seed."""
+"""The results of a cell, and further facts for the group `grid` of its file."""
 _DOCUMENTS = "documents.jsonl"
 
 
@@ -56,7 +56,7 @@ def stream(factory: RunFactory, job: Job, place: Path) -> Made:
 
 
 def cumulative(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Train each domain shuffled with all domains before it, in the steps of the domain alone: A, then A and B."""
+    """Train each domain shuffled with all domains before it (A, then A and B), with the steps of the domain alone."""
     whole = factory.recipe(job, place / "run")
     alone, learnt = ContinualLearner(whole, reporter=factory.reporter), []
     domains = [domain.model_dump(mode="json") for domain in whole.domains]
@@ -133,7 +133,7 @@ def always_the_most_frequent(task: EndTask) -> Cell:
 
 
 def none(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Score the base model; its scores count as those at the end too."""
+    """Score the base model; its scores also count as those at the end."""
     base = factory.base(job)
     recipe = base.recipe()
     results, board = _so_far(recipe, base), Board([BASE_ROW, BASE], recipe)
@@ -159,14 +159,14 @@ def _alone(factory: RunFactory, job: Job, place: Path) -> list[ContinualLearner]
     for domain in factory.recipe(job, place / "all").domains:
         if domain.continues is not None:
             raise RunError(
-                f"'{domain.name}' is '{domain.continues}' learnt again, which has no model of its own. Leave this row "
-                "out (`--methods`), or the domain."
+                f"'{domain.name}' learns '{domain.continues}' again, so it cannot have a model of its own. Leave out "
+                "this row (`--methods`), or the domain."
             )
     return [factory.finish(job, factory.recipe(job, place / name, (name,))) for name in job.domains]
 
 
 def pool(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Train one model on all domains shuffled together, with as many steps as all of them."""
+    """Train one model on all domains shuffled together, with the sum of their steps."""
     whole = factory.recipe(job, place / "held-out")
     each = [whole.train_of(domain.name) for domain in whole.domains]
     longer = {
@@ -198,7 +198,10 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Made:
 
 
 def merged(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Average the weights of one model per domain, each trained from the base model; `learnt` is from these models."""
+    """Average the weights of one model per domain, each trained from the base model.
+
+    The scores right after a domain's own stage are those of the domain's model.
+    """
     parts = _alone(factory, job, place)
     model = parts[0].model_after(1)
     with torch.no_grad():
@@ -242,7 +245,7 @@ def _so_far(recipe: Recipe, folder: RunFolder) -> Results:
 
 
 def _examples(folder: RunFolder, row: int) -> dict[str, int]:
-    """Return end task → number of its test examples, of the tasks that were measured in a row."""
+    """Return the number of test examples of each end task that was measured in a row."""
     places = task_path(folder.path / "evaluation", row, "any").parent.glob("*.safetensors")
     return {place.stem: len(Cell.load(place)) for place in sorted(places)}
 
@@ -285,7 +288,7 @@ def pooled(recipe: Recipe, folder: Path) -> Path:
 
 
 def _each_once(recipe: Recipe) -> Iterator[Document]:
-    """Yield the training documents of all domains; of one that is learnt again only those that are new in it."""
+    """Yield the training documents of all domains, without repetitions where one domain is learnt again."""
     known: dict[str, set[int]] = {domain.continues: set() for domain in recipe.domains if domain.continues is not None}
     for domain in recipe.domains:
         seen = known.get(domain.learns)

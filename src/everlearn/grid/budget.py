@@ -14,7 +14,7 @@ _FIXED = ("train.max_steps", *(f"train.{key}" for key in _ROWS), "data.block_siz
 
 
 def steps_of(tokens: int, raw: Mapping[str, Any]) -> int:
-    """Return the number of steps that a recipe, as plain data, takes for so many tokens.
+    """Return the number of steps in which a recipe (as plain data) trains on `tokens` tokens.
 
     Raises:
         RecipeError: it is less than one, or the recipe does not set the tokens of a step.
@@ -40,7 +40,7 @@ def steps_of_sweep(tokens: int, recipe: Recipe, sets: Iterable[str]) -> int:
     """
     for key in (text.partition("=")[0] for text in sets):
         if key in _FIXED:
-            raise RecipeError(f"`--budget` gives all rows the same tokens, and `--set` changes `{key}`: drop one.")
+            raise RecipeError(f"`--budget` gives all rows the same tokens, but `--set` changes `{key}`. Leave one out.")
     if own := next((domain.name for domain in recipe.domains if "max_steps" in domain.train), None):
-        raise RecipeError(f"`--budget` sets `train.max_steps`, and domain '{own}' has its own: remove it there.")
+        raise RecipeError(f"`--budget` sets `train.max_steps`, but domain '{own}' has its own. Remove it there.")
     return steps_of(tokens, recipe.model_dump(mode="json"))

@@ -50,7 +50,7 @@ class NumberColumn:
 
     @property
     def change(self) -> bool:
-        """Return whether the number is a change, of which 0 is no change, rather than a level."""
+        """Return whether the number is a change (so that 0 means none) rather than a level."""
         return QUANTITIES[NUMBERS.get(self.number, ("", "average"))[1]].signed
 
     def estimate(self, line: Line) -> Estimate:
@@ -104,13 +104,13 @@ STREAM = (
     NumberColumn("accuracy_fwt", "FWT, T−1", UP),
     NumberColumn("accuracy_fwt_over_all", "FWT, T", UP),
 )
-"""End tasks along the stream."""
+"""Columns for the accuracy of end tasks over the stream."""
 ALONG = (
     NumberColumn(KEPT, "Tasks of no domain", UP),
     NumberColumn(FORGOTTEN, "Forgotten of them", DOWN),
     NumberColumn("pass_at_1", "pass@1", UP),
 )
-"""End tasks that are scored while a cell trains."""
+"""Columns for end tasks that are scored during training."""
 
 
 def _of_text(number: str) -> NumberColumn:
@@ -120,4 +120,4 @@ def _of_text(number: str) -> NumberColumn:
 
 
 BITS = tuple(map(_of_text, ("bits", "bits_learnt", "bits_forgotten", "bits_drift")))
-"""Held-out text."""
+"""Columns for held-out text."""

@@ -34,7 +34,7 @@ class AlongTraining:
         return legend_of(self.entries)
 
     def plates(self) -> list[Plate]:
-        """Return a figure for each metric of what is learnt, and one for text alone."""
+        """Return a figure for each metric of the learnt tasks, and one for text alone."""
         labels, each = tuple(self.entries)[:SERIES], tuple(map(tuple, self.entries.values()))[:SERIES]
         return [plate for own in self.axes for plate in draw("along", Along(own, labels, each))]
 

@@ -61,8 +61,8 @@ class DryRun:
             completeness(self.states),
             ("Cell", "State", "Time, about"),
             tuple(rows),
-            "Training and measuring of complete cells, one after another on this machine, as `everlearn plan` "
-            "estimates it; reading text and the base model's scores, which are made once, are not in it.",
+            "Time for training and evaluating the cells one after another on this machine, as `everlearn plan` "
+            "estimates it. Reading text and scoring the base model happen once and are not included.",
         )
 
     @property
@@ -106,7 +106,7 @@ def estimate(grid: Grid) -> DryRun:
 
 
 def _kind(recipe: Recipe) -> str:
-    """Return a hash of what decides the time of a cell: neither the order of domains, nor the seed, nor a rate."""
+    """Return a hash that is equal for cells of the same duration: order, seed and learning rate are left out."""
     raw = recipe.model_dump(mode="json", exclude={"run"})
     raw["train"] = {key: value for key, value in raw["train"].items() if key not in SAME_SPEED}
     raw["domains"] = sorted(map(repr, raw["domains"]))

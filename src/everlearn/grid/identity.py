@@ -51,7 +51,7 @@ def identity(template: GridTemplate, recipe: Recipe) -> dict[str, Any]:
 def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the identity of cells for a reader: keys as in a recipe, without digests and without our defaults.
 
-    What all domains or all end tasks share is said once, as ``end_tasks.*.max_test``.
+    A value that all domains or all end tasks share is listed once, for example as ``end_tasks.*.max_test``.
     """
     shown = {key.removeprefix("recipe."): value for key, value in facts.items() if key not in _DIGESTS}
     for group in ("domains", "end_tasks"):
@@ -68,7 +68,7 @@ def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def where_differ(key: str, mine: Any, other: Any) -> tuple[str, Any, Any]:
-    """Return the first dotted key below `key` at which two values differ, and what stands there."""
+    """Return the first dotted key below `key` at which two values differ, and the two values there."""
     while isinstance(mine, Mapping) and isinstance(other, Mapping):
         inside = next(each for each in sorted({*mine, *other}) if mine.get(each) != other.get(each))
         key, mine, other = f"{key}.{inside}", mine.get(inside), other.get(inside)

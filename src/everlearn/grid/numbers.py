@@ -35,7 +35,7 @@ from everlearn.comparison.runs import Run
 from everlearn.evaluation.quantities import QUANTITIES, Quantity
 
 STANDS_FOR = {"accuracy": ("exact_match", "accuracy", "choice_accuracy"), "f1": ("f1", "macro_f1")}
-"""Metric of a number → metrics of results; a column's number is that of the first one that it has."""
+"""Metric of a number → metrics of results; the first one that a column has is used for it."""
 KEPT, FORGOTTEN = "kept", "kept_forgotten"
 """Names of numbers: the score of tasks without a domain at the end, and its loss against the base model."""
 BITS = "bits_per_byte"
@@ -62,7 +62,7 @@ OVER_ALL = ("accuracy_bwt", "accuracy_forgetting_max", "accuracy_fwt")
 
 
 def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
-    """Return a quantity of the columns of a metric that have it, NaN where it was not measured."""
+    """Return a quantity for every column of a metric; NaN where it was not measured."""
     values: dict[str, float] = {}
     for name in _metrics(run, metric):
         if name in run.matrices:
@@ -93,14 +93,14 @@ def numbers(run: Run) -> dict[str, float]:
 
 
 def _metrics(run: Run, metric: str) -> Sequence[str]:
-    """Return the metrics for which a name stands; of a column the first one counts."""
+    """Return the metrics for which a name stands (:data:`STANDS_FOR`)."""
     return (kept_metric(run) or "",) if metric == KEPT else STANDS_FOR.get(metric, (metric,))
 
 
 def _micro(run: Run) -> dict[str, float]:
     """Return the accuracy over all test examples, if their numbers are known."""
-    right, asked = parts(run, "accuracy"), run.grid.examples
-    if not right or not all(asked.get(task) for task in right):
+    accuracy, examples = parts(run, "accuracy"), run.grid.examples
+    if not accuracy or not all(examples.get(task) for task in accuracy):
         return {}
-    total = sum(asked[task] for task in right)
-    return {"accuracy_micro": sum(asked[task] * value for task, value in right.items()) / total}
+    total = sum(examples[task] for task in accuracy)
+    return {"accuracy_micro": sum(examples[task] * value for task, value in accuracy.items()) / total}

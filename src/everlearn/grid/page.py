@@ -45,8 +45,7 @@ _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
     "and do not include other seeds of the fine-tuning."
 }
-"""Notes of single runs that need other words for a grid → these words."""
-
+"""Note of a single run → its wording for a grid."""
 
 _ABOUT_STREAM = (
     "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
@@ -297,12 +296,8 @@ class GridPage:
             tables=self.tables(),
             top=[*(self._standing() if self.comparison is None else top_figure(self.comparison)), *self._frontiers()],
             swept=[
-                (
-                    along.option,
-                    legend_of(family.label for family in along.families),
-                    self._swept(along),
-                )
-                for along in swept(self.lines)
+                (each.option, legend_of(family.label for family in each.families), self._swept(each))
+                for each in swept(self.lines)
             ],
             along=(self.along.legend(), self.along.plates()),
             figures=plates,
@@ -321,7 +316,7 @@ class GridPage:
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
 
     def _frontiers(self) -> list[Plate]:
-        """Draw everything that was swept, as shares of plain training's learning, forgetting and drift."""
+        """Draw the swept rows as shares of plain training's learning, forgetting and drift."""
         return [
             made
             for name, lost in (("bits_forgotten", "forgetting left"), ("bits_drift", "general drift left"))

@@ -79,7 +79,7 @@ class RecipeTemplate(GridTemplate):
 
 
 def number_of(order: Sequence[str], names: Sequence[str]) -> int:
-    """Return an order's number: its place among all orders of these names; a hash for more than twelve names."""
+    """Return an order's number: its place among all orders of the names, or a hash for more than twelve names."""
     if tuple(order) == tuple(names):
         return 0
     if len(names) > RANKED_BY_PLACE:
@@ -144,8 +144,8 @@ def _drawn(part: str, names: Sequence[str]) -> list[tuple[str, ...]]:
     most = math.factorial(len(names))
     if not (word.isascii() and word.isdigit() and 1 <= int(word) <= min(most, MOST)):
         raise RecipeError(
-            f"`--orders` has '{part}', but after `random:` stands how many orders are drawn: 1 to "
-            f"{min(most, MOST)} of {wording.count(len(names), 'domain')}."
+            f"`--orders` has '{part}', but `random:` needs the number of orders to draw: 1 to {min(most, MOST)} for "
+            f"{wording.count(len(names), 'domain')}."
         )
     generator, drawn = np.random.Generator(np.random.PCG64(seed_for("orders", *names))), dict[tuple[str, ...], None]()
     while len(drawn) < int(word):
@@ -161,7 +161,7 @@ def read_seeds(text: str) -> list[int]:
     """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() for word in words):
-        raise RecipeError(f"`--seeds` is '{text}', but must be seeds with commas, for example 1,2,3.")
+        raise RecipeError(f"`--seeds` is '{text}', but must be whole numbers separated by commas, for example 1,2,3.")
     return list(dict.fromkeys(map(int, words)))
 
 
@@ -173,5 +173,5 @@ def read_list(option: str, text: str) -> list[Any]:
     """
     found = read_value(f"[{text}]", option)
     if not isinstance(found, list) or not found:
-        raise RecipeError(f"`{option}` is '{text}', but needs one or more values with commas.")
+        raise RecipeError(f"`{option}` is '{text}', but needs one or more values separated by commas.")
     return found

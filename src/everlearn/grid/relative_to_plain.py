@@ -39,7 +39,7 @@ class ShareOfPlain:
 
 
 def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
-    """Return the shares of plain training's learning that a row keeps, and of its losses that it leaves.
+    """Return a row's learning and losses as shares of those of plain training.
 
     ====================  ===========================================================================================
     ``bits_learnt``       learnt right after the own domain: 1 is all of what plain training learns

@@ -72,10 +72,10 @@ ARRANGEMENTS = {
         RowSpec("mtl", "All tasks at once (MTL)", "", arrangements.pool, ordered=False),
     )
 }
-"""Arrangements besides methods: one answer to everything, without a model; the base model; one model per domain, each
-trained from the base model; one model for all domains shuffled together, with as many steps as all of them; a stream in
-which each domain is trained with all before it, in its own number of steps; the mean of the models of each domain. If
-domains are tasks, `separate` and `pool` are called per-task fine-tuning and multi-task learning."""
+"""Rows that are not methods, by name; :mod:`everlearn.grid.arrangements` describes each.
+
+If domains are tasks, `separate` and `pool` are known as per-task fine-tuning and multi-task learning.
+"""
 
 
 def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--methods") -> list[RowSpec]:
@@ -97,7 +97,7 @@ def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--meth
             if ours is None:
                 known = {*names(), *ARRANGEMENTS, *template.systems, *template.groups, *template.paper_names}
                 raise MethodError(
-                    f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
+                    f"`{option}` names '{name.strip()}', which is neither a method nor one of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
                 )
             if group is None or ours not in found:

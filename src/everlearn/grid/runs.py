@@ -27,7 +27,10 @@ WAIT = 2.0
 
 @dataclass(frozen=True)
 class Job:
-    """The training of a cell: domains in an order, with a seed; None if it makes no difference."""
+    """The training of a cell: methods on domains in an order, with a seed.
+
+    Order and seed are None if they make no difference.
+    """
 
     order: int | None
     seed: int | None
@@ -49,7 +52,7 @@ def without_training(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Once(Reporter):
-    """Report each message once, however many cells send it, with the name of the cell before each phase."""
+    """Show each message only once, and the name of the cell before each phase."""
 
     def __init__(self, other: Reporter) -> None:
         self.other, self.cell, self.said = other, "", set[str]()

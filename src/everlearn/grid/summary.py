@@ -59,7 +59,7 @@ class Line(Pool):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of training; as the median over cells, so that one that had to wait has no weight."""
+        """Return the median over cells of the seconds of training, so that a cell that had to wait does not count."""
         return statistics.median(cell.training_seconds for cell in self.runs)
 
     def to_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class Family:
     """Rows that differ only in one option.
 
     Attributes:
-        label: what they have in common and other families do not.
+        label: the methods, and the options in which the family differs from the others.
         lines: value of the option → row.
     """
 

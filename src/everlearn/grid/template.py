@@ -82,12 +82,12 @@ class GridTemplate:
 
     @property
     def super_domains(self) -> Mapping[str, str]:
-        """Domain → super-domain, for those that have one; domains of other streams may be included."""
+        """Domain → its super-domain, for those that have one; may include domains of other streams."""
         return {}
 
     @property
     def training_bytes(self) -> Mapping[str, int]:
-        """Domain → bytes of its training text, of templates that record them."""
+        """Domain → bytes of its training text; empty if the template does not record them."""
         return {}
 
     def order_title(self, order: int) -> str:

@@ -22,7 +22,7 @@ from everlearn.methods import build
 _LONGEST = 80
 _ELSEWHERE = {
     "method": "name the methods in `--methods`, and an option of one as in method.ewc.strength=1,10",
-    "run": "`--seeds`, `--results` and `--runs` decide what stands there",
+    "run": "`--seeds`, `--results` and `--runs` set it",
 }
 
 
@@ -48,7 +48,7 @@ def read_ways(methods: str | None, sets: Sequence[str], template: RecipeTemplate
     changes = [_changes(text, template) for text in sets]
     keys = [key for key, _ in changes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise RecipeError(f"`--set` has `{twice}` more than once: give its values with commas.")
+        raise RecipeError(f"`--set` has `{twice}` more than once. Give all its values at once, separated by commas.")
     ways = [[_part(each, template) for each in (way if isinstance(way, list) else [way])] for way in wanted]
     having = [entry.name for parts in ways for entry, _ in parts]
     for key in keys:
@@ -80,7 +80,7 @@ def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], template: RecipeTemp
     names, titles = [], []
     for entry, options in parts:
         if entry.name in ARRANGEMENTS:
-            raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is no method.")
+            raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is not a method.")
         said = [f"{key} {_said(value)}" for key, value in options.items()]
         names.append("-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in options.items())]))
         titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
@@ -128,7 +128,7 @@ def _changes(text: str, template: RecipeTemplate) -> tuple[str, list[Any]]:
             near = did_you_mean(inside[0], names) if inside and inside[0] not in names else ""
             example = "max_documents" if group == "domains" else "max_train"
             raise RecipeError(
-                f"`--set` cannot change `{key}`; of {group} it changes single keys, as in "
+                f"`--set` cannot change `{key}`. In `{group}` it changes single keys, as in "
                 f"{group}.{(*names[1:], 'NAME')[0]}.{example}=100,200.{near}"
             )
     found = read_list("--set", values)
@@ -155,7 +155,7 @@ def _said(value: Any) -> str:
 
 
 def _slug(value: Any) -> str:
-    """Return a value for a file name, distinct from other values that would look the same there."""
+    """Return a value for a file name; a hash is added if characters had to be replaced or cut off."""
     text = str(value)
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_.")
     return safe if safe == text and len(safe) <= 24 else f"{safe[:24]}-{hash_of(text)[:6]}"

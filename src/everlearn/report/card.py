@@ -70,8 +70,8 @@ def model_card(
         *(markdown_table(table, level=3) for table in all_tables(comparison)),
         "## Use",
         fenced("python", importing(own_module) + _usage(run, architecture or loader)),
-        f"Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, {needing(own_module)}. To give a "
-        "model away, `everlearn export` it: a stage's folder may hold training text (`memory/`).",
+        f"Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, {needing(own_module)}. To publish a "
+        "model, use `everlearn export`: a stage's folder may hold training text (`memory/`).",
         *_beside(run),
         *_methods(run),
         "## Reproduce",
@@ -112,7 +112,7 @@ def _usage(run: Run, loader: str) -> str:
 
 
 def importing(own_module: str | None) -> str:
-    """Return the line without which transformers does not know the model."""
+    """Return the import that registers the model's architecture with transformers; empty if none is needed."""
     return f"import {own_module}  # transformers knows the architecture from here on\n" if own_module else ""
 
 

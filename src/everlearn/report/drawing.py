@@ -1,8 +1,8 @@
 """Draw plots as small SVG texts that take their colours and fonts from the page.
 
-This module knows nothing of what is drawn. Coordinates are pixels of a view box. Colours are ``currentColor`` and CSS
-variables of the page, so that a figure is readable in light mode, in dark mode and on paper. The same input gives the
-same bytes, and figures have no ids, so any number of them fit on one page.
+Coordinates are pixels of a view box. Colours are ``currentColor`` and CSS variables of the page, so that a figure is
+readable in light mode, in dark mode and on paper. The same input gives the same bytes, and figures have no ids, so any
+number of them fit on one page.
 """
 
 from __future__ import annotations
@@ -192,6 +192,10 @@ class Drawing:
             for (x, y), title in zip(points, titles, strict=True)
         )
         self.add(f'<g style="fill:{colour}">{marks}</g>')
+
+    def cross(self, x: float, y: float) -> None:
+        """Draw the cross that marks a reference, such as the base model."""
+        self.path(f"M{x - 5:.1f},{y - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
 
     def text(
         self,

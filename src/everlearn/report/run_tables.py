@@ -107,5 +107,5 @@ def mixture_table(label: str, run: Run) -> Table | None:
         shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]
         cells = [str(entry.get("source")), *shares, fmt.whole(number(entry.get("tokens")))]
         rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(TableCell, cells))))
-    header = ("Stage", "Source", "Asked", "Realised", "Tokens")
+    header = ("Stage", "Source", "Requested", "Realised", "Tokens")
     return Table(f"{label}: what each stage was made of", header, tuple(rows)) if rows else None

@@ -1,7 +1,6 @@
 """Analyses of finished runs, one file each: ``everlearn analyse KIND RUN``.
 
-Every module in this package is imported; those of plugins are
-found by their entry points.
+Every module in this package is imported; analyses of plugins are found by their entry points.
 """
 
 from __future__ import annotations
@@ -28,5 +27,5 @@ def find_analysis(name: str) -> Analysis:
 
 
 def recorded() -> list[Analysis]:
-    """Return the analyses that measure nothing."""
+    """Return the analyses that only read what the run recorded."""
     return [each for each in ANALYSES.values() if each.recorded]

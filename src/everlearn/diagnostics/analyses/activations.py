@@ -25,7 +25,7 @@ Blocks = Annotated[
 
 @analysis("activations")
 def activations(learner: ContinualLearner, blocks: Blocks = 64) -> Findings:
-    """Show which rows have large outputs, how alike domains are in that, and the rows that each stage changed."""
+    """Show which rows have large outputs, how far domains share them, and which rows each stage changed."""
     outputs = looked_at(learner, blocks)
     compared = [alike(each, threshold_of(learner)) for each in outputs]
     return Findings(sections(outputs, compared), {"magnitudes": [each.to_json() for each in compared]})
@@ -41,11 +41,11 @@ def _section(found: Magnitudes, own: Alike) -> Section:
     twice = _sampled_twice(found)
     measured = "mean |y|" if twice else "‖ΔW‖"
     aside = (
-        f"Of each layer the {percent(1 - own.threshold)} of the rows with the largest {measured}: how many of them two "
+        f"How many of a layer's {percent(1 - own.threshold)} of rows with the largest {measured} two "
         f"{'domains' if twice else 'stages'} share. Rows drawn at random share {own.chance[ALL]:.2f}."
     )
     if twice:
-        aside += " On the diagonal: two samples of one domain, which is as alike as text of one kind gets here."
+        aside += " On the diagonal: two samples of one domain, the largest overlap to expect."
     first, *others = [_component(found, own, part) for part in found.parts]
     by_component = Section("By component", parts=others, folded=True)
     return Section(found.title, aside, first.plates, layout="", parts=[*first.parts, by_component])
@@ -70,7 +70,7 @@ def _plates(found: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list
         f"{number}, layer's mean = 1",
         own.names,
         [found.relative(name, part).tolist() for name in own.names],
-        f"How {number} is spread. Dot: median; bar: the middle half; 1\u00a0% lies beyond.",
+        f"Distribution of {number}. Dot: median; bar: the middle half; the outermost 1\u00a0% is cut off.",
     )
     common = _heat("Largest rows in common", own.names, own.overlap[part], own.chance[part])
     linear = _heat("Correlation of the rows", own.names, own.correlation[part], 0.0)
@@ -91,7 +91,7 @@ def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float | No
 
 
 def tables(found: Sequence[Alike]) -> list[Table]:
-    """Return the overlaps over all projections of each, and the mean over different names by component."""
+    """Return two tables for each comparison: the overlaps over all projections, and means by component."""
     return [table for each in found for table in (_pairs(each), _by_component(each))]
 
 

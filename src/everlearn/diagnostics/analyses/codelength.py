@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from everlearn.run.folder import RunFolder
 
 
-_FIRST = 0.1
-"""Share of the steps that count as the beginning, and as the end, of learning."""
+_TENTH = 0.1
+"""Share of the steps in the columns `first tenth` and `last tenth`."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Prequential:
 
     Attributes:
         domain: name of the domain.
-        steps: number of steps that count: those of the first pass.
-        once: whether these are known to be of the first pass; false for streams.
+        steps: number of steps of the first pass over the text; of all passes if their length is unknown.
+        once: whether these are the steps of the first pass; false for streams.
         nats: mean nats per label.
         bits_per_byte: bits per byte of text; None if the bytes are unknown because nothing is held out.
         first: bits per byte (nats if bytes are unknown) over the first tenth of the steps.
@@ -82,8 +82,8 @@ def _of_stage(domain: str, losses: dict[int, float], pass_steps: int | None, wid
         pass_steps is not None and steps[-1] <= pass_steps,
         nats,
         None if width is None else nats * scale,
-        scale * _mean(_until(lines, _FIRST * steps[-1])),
-        scale * _mean(_until(lines[::-1], _FIRST * steps[-1])),
+        scale * _mean(_until(lines, _TENTH * steps[-1])),
+        scale * _mean(_until(lines[::-1], _TENTH * steps[-1])),
     )
 
 
@@ -111,7 +111,7 @@ def table(found: list[Prequential]) -> Table:
         rows.append((each.domain, (*cells, TableCell(steps))))
     header = ("Domain", "bits/byte", "first tenth", "last tenth", "nats/label", "steps of the first pass")
     caption = (
-        f"Each batch scored before it is learnt from, with dropout as in training. {MISSING}: bytes are not known."
+        f"Each batch is scored before it is learnt from, with dropout as in training. {MISSING}: bytes are not known."
     )
     return Table("Online codelength of the training text", header, tuple(rows), caption)
 

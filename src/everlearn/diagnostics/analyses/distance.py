@@ -1,4 +1,4 @@
-"""How far the stages of a run are from each other: of weights by layer, and of predictions."""
+"""Distances between the stages of a run, in weights by layer and in predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everlearn.report.tables import Table, TableCell
 
 @analysis("distance")
 def distance(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None, until: Until = None) -> Findings:
-    """Show how far the stages are from each other: of weights by layer, and of predictions on held-out text.
+    """Show how far the stages are from each other: in weights by layer, and in predictions on held-out text.
 
     Each stage is compared with the base model and with the last stage, or `--from` with `--to`.
     """
@@ -26,14 +26,14 @@ def distance(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None
 
 
 def of_distances(found: Sequence[Distance]) -> Section:
-    """Make a section with every pair in one table, and the layers of the last pair; the JSON has all layers."""
+    """Make a section with a table of all pairs, and one of the layers of the last pair (the JSON has those of all)."""
     return Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
 
 
 _APART = (
     "θ* is the earlier checkpoint, θ the later one. KL(p* ‖ p) is the mean over the labels of a fixed sample of "
-    "held-out text, in nats: how much what is predicted has changed, which says more of forgetting "
-    "than any distance of weights."
+    "held-out text, in nats: how much the predictions have changed, which tells more about forgetting than any "
+    "distance between weights."
 )
 
 

@@ -43,10 +43,9 @@ Measured = Annotated[
 
 @analysis("importance", recorded=True)
 def importance(learner: ContinualLearner, blocks: Measured = 0) -> Findings:
-    """Show what importance protects: the share of the mask in use, and the maps by layer.
+    """Show what importance protects: the share of the mask in use, and the maps that the run saved, by layer.
 
-    The maps are those that the run saved. With `--blocks` general importance is measured on every domain, and the maps
-    of domains are compared.
+    With `--blocks` general importance is measured on every domain, and the domains' maps are compared.
     """
     maps = maps_of(learner.folder)
     if maps is None and blocks:
@@ -60,7 +59,7 @@ def importance(learner: ContinualLearner, blocks: Measured = 0) -> Findings:
 
 
 def sections(maps: Mapping[str, Map], filled: OccupiedShare, alike: Similarity | None = None) -> list[Section]:
-    """Return a section on what is left to learn with, and one of the maps."""
+    """Return a section on the share that is free to change, and one with the maps."""
     names = [*filled.kinds, "independent maps"]
     curves = Curves(
         "free to change: mean of 1 − I",
@@ -95,8 +94,7 @@ def sections(maps: Mapping[str, Map], filled: OccupiedShare, alike: Similarity |
 
 _FREE = (
     "The share of an update that the mask lets through, by kind of unit, before the first domain and after each. The "
-    "element-wise maximum of maps can only fill up; the last line is what maps that have nothing to do with each other "
-    "would leave."
+    "element-wise maximum of maps can only fill up; the last line is what independent maps would leave."
 )
 _FREE_ANEW = (
     "The share of an update that the mask lets through, by kind of unit, while each domain is learnt. Importance is "
@@ -130,7 +128,7 @@ def heat_map(stage: str, kind: str, found: Map, filled: OccupiedShare) -> Heat:
 
 
 def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
-    """Return tables of how full the mask is, and of the similarity of general importance beside its random baseline."""
+    """Return tables of the share free to change, of the important units, and of the cosine between domains."""
     moment = "After" if filled.grows else "While learning"
     shown = [
         Table(

@@ -1,4 +1,4 @@
-"""Layers put back: one at a time with the weights of an earlier stage."""
+"""Restore one layer at a time to the weights of an earlier stage, and score the model again."""
 
 from __future__ import annotations
 

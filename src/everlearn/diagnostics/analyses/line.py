@@ -1,4 +1,4 @@
-"""Merging back: points on the line between the weights of two stages."""
+"""Score models on the straight line between the weights of two stages."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def movement(learner: ContinualLearner) -> Findings:
     )
 
 
-_ASIDE = "The change of a layer's weights in each stage, and in the whole stream, beside the weights before it."
+_ASIDE = "The change of a layer's weights in each stage, and in the whole stream, relative to the weights before it."
 
 
 def moved_table(moved: Mapping[int, Movement], domains: Sequence[Domain]) -> Table:

@@ -17,11 +17,11 @@ from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 
 _SHOWN = 10
-"""Number of n-grams of a set that are shown."""
+"""Maximum n-grams of a set in the table."""
 _ASIDE = (
-    "Contexts of held-out text that end just before an n-gram that is a domain's own (the largest TF-IDF against the "
-    "other sets), and the rank of its first token among the vocabulary: ln 1 = 0 is the likeliest. Medians over the "
-    "contexts; less is better. Colours: against the first row."
+    "Contexts of held-out text that end just before an n-gram that is characteristic of its domain (the largest TF-IDF "
+    "against the other sets), and the rank of the n-gram's first token in the vocabulary: ln 1 = 0 is the likeliest. "
+    "Medians over the contexts; less is better. Colours: the change from the first row."
 )
 
 
@@ -39,7 +39,7 @@ def ranks(learner: ContinualLearner, contexts: Contexts = 200) -> Findings:
 
 
 def of_ranks(found: Ranks) -> Section:
-    """Make the section of the page of an analysis."""
+    """Make a section with a heat map, and tables of the medians and the n-grams."""
     names = [name for name, count in found.contexts.items() if count]
 
     def shade(row: int, name: str) -> Shade:
@@ -66,4 +66,4 @@ def _words(found: Ranks) -> Table:
         (name, (TableCell(f"{found.contexts[name]:,}"), TableCell(", ".join(words[:_SHOWN]))))
         for name, words in found.words.items()
     ]
-    return Table("Whose words were asked", ("Held-out text", "Contexts", "n-grams, by TF-IDF"), tuple(rows))
+    return Table("The words of each domain", ("Held-out text", "Contexts", "n-grams, by TF-IDF"), tuple(rows))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PASSAGES, TOKENS, WORDS = 3, 10, 15
-"""Numbers of passages, single tokens and vocabulary tokens that are shown of losses, and of gains."""
+"""Maximum passages, single tokens and vocabulary tokens shown, for losses and for gains."""
 EXCERPT = 70
 """Tokens shown of a passage: the stretch that changed most."""
 BEFORE, BEHIND = 14, 5

@@ -30,7 +30,7 @@ _CLEAR = 2.0
 
 @dataclass(frozen=True)
 class _Half:
-    """Table of the largest losses in a text, or of the largest gains.
+    """The largest losses in a text, or the largest gains.
 
     Attributes:
         title: title of the part.
@@ -78,7 +78,7 @@ def page(found: ComparedModels) -> str:
 
 
 def _dots(found: ComparedModels) -> list[Plate]:
-    """Draw the differences of several texts below each other; a single one is only in the table."""
+    """Draw the differences of several texts as dots; a single text is shown only in the table."""
     if len(found.texts) < 2:
         return []
     caption = "Right of zero: worse than before. Lines: 95 % intervals."

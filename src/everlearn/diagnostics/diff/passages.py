@@ -1,7 +1,7 @@
 """Draw the passages of a text on which two models are compared, and pack them into rows.
 
-A passage is a document, or a piece of a document that is longer than a row. Every token of it is scored, since the
-model's beginning token comes before the first one. So the nats of a passage belong to all its bytes, whatever the
+A passage is a document, or a piece of a document that is longer than a row. Every token of it is scored, also the
+first one, because a beginning token comes before it. So the nats of a passage are those of all its bytes, with any
 tokenizer.
 """
 
@@ -79,12 +79,9 @@ def _cut_all(documents: Iterable[Document], length: int) -> Iterator[TextPassage
 
 
 def few(passages: Sequence[TextPassage], ids: Sequence[Sequence[int]], tokens: int) -> list[TextPassage]:
-    """Return as many of the first passages as are needed for `tokens` tokens, in the text's order."""
-    behind = np.cumsum([len(each) for each in ids])
-    count = int(np.searchsorted(behind, tokens)) + 1
-    return sorted(
-        passages[:count], key=lambda passage: passage.document
-    )  # stable: pieces of a document stay ordered by their hash
+    """Return as many of the first passages as are needed for `tokens` tokens, in the order of their documents."""
+    count = int(np.searchsorted(np.cumsum([len(each) for each in ids]), tokens)) + 1
+    return sorted(passages[:count], key=lambda passage: passage.document)
 
 
 @dataclass(frozen=True)

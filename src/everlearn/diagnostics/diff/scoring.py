@@ -18,7 +18,7 @@ from everlearn.predictors.predictor import at_rest
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """A model's losses on passages: for each passage an array with a number for each token.
+    """A model's losses on passages; each attribute has one array per passage, with one entry per token.
 
     Attributes:
         ids: the tokens.

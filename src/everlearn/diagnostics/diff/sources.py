@@ -40,7 +40,7 @@ def documents_of(
             raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
         corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text", _REMEDY)
         if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
-            notes.append(f"Of '{name}' the column '{corpus.text_column}' is read.")
+            notes.append(f"The text of '{name}' is its column '{corpus.text_column}'.")
         by_name[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
     return by_name
 
@@ -59,14 +59,14 @@ def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], l
             continue
         if any(part.answers for part in corpus.parts):
             notes.append(
-                f"'{corpus.name}' holds answers to prompts, which are compared as an end task only (`--task`)."
+                f"'{corpus.name}' holds answers to prompts. It was left out: compare on them as an end task (`--task`)."
             )
             continue
         texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]
     end_tasks = [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
     if left := [task.name for task in recipe.end_tasks if task not in end_tasks]:
         notes.append(
-            f"Left out, for they fine-tune copies of each model: {', '.join(left)}. `everlearn evaluate` has them."
+            f"Left out, because they fine-tune a copy of each model: {', '.join(left)}. `everlearn evaluate` runs them."
         )
     return texts, end_tasks
 

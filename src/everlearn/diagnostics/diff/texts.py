@@ -30,8 +30,8 @@ class TextDifference:
         tokens: number of scored tokens, by the earlier model's tokenizer.
         bytes: number of scored bytes; for a masked model, those of its masked tokens.
         unit: unit of the bootstrap: documents or passages.
-        before: level of the earlier model.
-        after: level of the later model.
+        before: bits per byte of the earlier model.
+        after: bits per byte of the later model.
         difference: after − before, paired.
         by_token: whether both models read the same tokens.
         lost: the largest losses.

@@ -40,7 +40,7 @@ def sentence(found: ComparedModels) -> str:
     if same := those("no difference"):
         ends.append(f"On {same} no difference can be shown.")
     if unknown := those("unknown"):
-        ends.append(f"Of {unknown} nothing can be said: there is too little of it for an interval.")
+        ends.append(f"Too little data for an interval, and so no verdict, on {unknown}.")
     return " ".join(ends)
 
 
@@ -151,8 +151,8 @@ def layer_table(found: ComparedModels) -> Table:
     listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
     rows = [(said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share)))) for name, part in listed]
     caption = (
-        "Moved: ‖W′ − W‖ / ‖W‖, how large the change is beside the weights. Touched: the share of weights that are not "
-        "what they were."
+        "Moved: ‖W′ − W‖ / ‖W‖, the size of the change relative to the weights. Touched: the share of weights that "
+        "changed at all."
     )
     return Table("How far each layer moved", ("Layer", "Moved", "Touched"), tuple(rows), caption)
 

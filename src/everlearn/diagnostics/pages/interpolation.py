@@ -33,9 +33,10 @@ def of_going_back(found: GoingBack) -> Section:
 
 
 _BACK = (
-    "The model after {until} with weights of {since}. Bits per byte that return, and in per cent the way back: 0 % as "
-    "{until} is, 100 % as {since} was. What was known before: above zero forgetting is undone. What was learnt in "
-    "between: below zero learning is lost. Layers act together, so single layers do not add up to all of them."
+    "The model after {until} with weights of {since}: its gain in bits per byte over {until}, and as a share of the "
+    "difference between the two (0 %: like {until}, 100 %: like {since}). For text known before, a gain undoes "
+    "forgetting. For text learnt in between, a negative number is lost learning. Layers interact, so the gains of "
+    "single layers do not add up to that of all."
 )
 
 

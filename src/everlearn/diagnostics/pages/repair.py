@@ -1,4 +1,4 @@
-"""Show a repair: the curve of the search, and what the step costs and leaves."""
+"""Show a repair: the curve of the search, the loss at the step, and what each domain keeps of its gain."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def of_repair(found: Repair) -> Section:
     line = Curve(0, steps, [e.value for e in lost], [e.low for e in lost], [e.high for e in lost], found.text)
     budget = Curve(1, [0.0, 1.0], [found.budget, found.budget], label="budget")
     caption = (
-        f"s = 0 is the model after {found.since}, 1 the one after {found.until}; the rule stands at the step that was "
-        "found. Calibration half only. Band: 95 % intervals."
+        f"s = 0 is the model after {found.since}, 1 the one after {found.until}; the vertical line is the step that "
+        "was found. Calibration half only. Band: 95 % intervals."
     )
     curves = Curves("bits per byte lost", [line, budget], caption, marks=[found.step], zero=True, x_label="s")
     return Section(
@@ -47,7 +47,7 @@ def said(found: Repair) -> str:
     )
 
 
-_CLEARLY = {True: "", False: ", by less than the error: more held-out text would tell"}
+_CLEARLY = {True: "", False: ", by less than the margin of error: more held-out text would decide it"}
 _SURE = " with 95 % confidence"
 
 
@@ -62,7 +62,7 @@ def _costs(found: Repair) -> Table:
 def _left(found: Repair) -> Table:
     places = max(3, decimals(e.value for each in found.remains.values() for e in (each.learnt, each.left)))
     rows = tuple((f"{name} ({each.role})", _cells(each, places)) for name, each in found.remains.items())
-    header = ("Held-out set", "The whole update brings", "The step brings", "Of it")
+    header = ("Held-out set", "Gain of the whole update", "Gain at the step", "Share")
     return Table("What remains of the domains", header, rows, "Bits per byte; below zero something is lost.")
 
 

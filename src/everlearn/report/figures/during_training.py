@@ -31,7 +31,7 @@ class Along:
 
 @figure("along", title="Learning against forgetting along training", data=Along)
 def along(found: Along) -> Iterator[Plate]:
-    """Draw a line for each run through its waypoints."""
+    """Draw a line for each run through its scores during training."""
     lines, ends = [], []
     for rank, (label, waypoints) in enumerate(zip(found.labels, found.moments, strict=True)):
         points = found.axes.points(waypoints)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everlearn.comparison import formatting as fmt
-from everlearn.report.drawing import FAINT, INK, WIDTH, Drawing, Scale, series_colour, spread
+from everlearn.report.drawing import FAINT, WIDTH, Drawing, Scale, series_colour, spread
 from everlearn.report.figures.labels import Frame, Point, draw_names
 from everlearn.report.figures.registry import Plate, figure, plate
 
@@ -93,7 +93,7 @@ def _drawn(
             drawing.marker(*place, series, f"{tooltip}{_percent(strength.left)} {found.lost}")
         first, *others = sorted(places)
         points.append(Point(*first, name, also=others))
-    drawing.path(f"M{x(100) - 5:.1f},{y(100) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
+    drawing.cross(x(100), y(100))
     return drawing, draw_names(drawing, [Point(x(100), y(100), "plain training", bold=True), *points], frame)
 
 

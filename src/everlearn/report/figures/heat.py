@@ -21,13 +21,13 @@ _WIDTH = 720
 
 @dataclass(frozen=True)
 class Shade:
-    """One cell: how much worse it is than its reference (below 0: better; None: unknown), and its texts."""
+    """One cell: how much worse it is than its reference (below 0: better; None: unknown), its text and tooltip."""
 
     change: float | None
     text: str = ""
     explanation: str = ""
     own: bool = False
-    """Whether it is outlined: a domain's own stage."""
+    """Whether to outline it, for a domain's own stage."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Heat:
         columns: names of the columns.
         rows: names and cells of the rows.
         scale: the change with the strongest colour. Default: the largest one, or in an image the 95th percentile.
-        note: where the numbers are, for tables too large to show them.
+        note: where a reader finds the numbers, for tables that are too large to show them.
         column_rules: columns before which a line is drawn, since a group begins there.
         row_rules: the same for rows.
     """

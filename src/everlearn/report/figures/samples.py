@@ -29,12 +29,7 @@ _STAGES = 5
 
 @dataclass(frozen=True)
 class Said:
-    """One checkpoint's samples of a set.
-
-    Attributes:
-        who: name of the column.
-        cell: the samples.
-    """
+    """The samples of one checkpoint on a set, under the name of its column."""
 
     who: str
     cell: Cell
@@ -89,7 +84,7 @@ def _stages(run: Run, name: str) -> list[Said]:
 
 
 def _few(stages: Sequence[Said], name: str) -> list[Said]:
-    """Return all of a few stages; of many, the base model, the set's own stage and the last one."""
+    """Return all stages, or if there are too many, the base model, the set's own stage and the last one."""
     if len(stages) <= _STAGES + 1:
         return list(stages)
     return [stage for i, stage in enumerate(stages) if i in (0, len(stages) - 1) or stage.who == f"after {name}"]

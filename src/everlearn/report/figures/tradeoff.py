@@ -69,7 +69,7 @@ def _drawn(found: Standings, runs: Sequence[tuple[int, Standing]], frame: Frame,
     _staircase(drawing, x, y, best, frame)
     for rank, run in runs:
         _whiskers(drawing, x, y, rank, run, frame)
-    drawing.path(f"M{x(0) - 5:.1f},{y(0) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
+    drawing.cross(x(0), y(0))
     points = [Point(x(0), y(0), "base model")]
     for rank, run in sorted(runs, key=lambda each: not each[1].recommended):
         at = run.forgotten.value or 0.0, run.learnt.value or 0.0
@@ -99,7 +99,7 @@ def _better(drawing: Drawing, frame: Frame) -> None:
 
 
 def _list_names(drawing: Drawing, names: Sequence[str], runs: Sequence[tuple[int, Standing]], longest: int) -> None:
-    """List the names without room in the plot below it, each after its marker."""
+    """List below the plot the names for which it has no room, each after its marker."""
     for name in names:
         for rank, run in runs:
             if name in (fmt.shorten(run.label, longest), str(rank + 1)):

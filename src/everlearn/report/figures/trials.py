@@ -22,8 +22,8 @@ class Tried:
     """A complete trial.
 
     Attributes:
-        forgotten: by the end, general drift included.
-        learnt: right after each stage.
+        forgotten: bits per byte forgotten by the end, general drift included.
+        learnt: bits per byte gained right after each stage.
         told: text of the tooltip.
         chosen: whether it is recommended.
     """
@@ -39,7 +39,7 @@ class Trials:
     """The trials of a search.
 
     Attributes:
-        rows: name and trials of each, in the order of their colours; the first is joined by a line, in this order.
+        rows: name and trials of each method, in the order of their colours. A line joins the trials of the first one.
         lost: title of the horizontal axis.
         unit: unit of both axes.
     """
@@ -60,7 +60,7 @@ def trials(found: Trials) -> Iterator[Plate]:
     joined = found.rows[0][0]
     caption = (
         f"Up is more learnt, left is less lost ({found.lost}); each mark is a trial. The line joins the trials of "
-        f"{joined} in the order of their learning rates, the cross is the base model, the ring the trial to take."
+        f"{joined} in the order of their learning rates; the cross is the base model, the ring the recommended trial."
     )
     if len(shown) < len(every):
         caption += f" Far outside and left out: {len(every) - len(shown)}."
@@ -74,7 +74,7 @@ def _drawn(found: Trials, shown: Sequence[Tried], frame: Frame) -> Drawing:
     y = Scale(*spread((trial.learnt for trial in shown), margin=0.1), frame.bottom, frame.top)
     drawing.x_axis(x, frame.bottom, f"{found.lost} ({found.unit})", grid=frame.top)
     drawing.y_axis(y, frame.left, f"learnt ({found.unit})", grid=frame.right)
-    drawing.path(f"M{x(0) - 5:.1f},{y(0) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
+    drawing.cross(x(0), y(0))
     rows = [(name, [trial for trial in own if trial in shown]) for name, own in found.rows]
     drawing.polyline([(x(trial.forgotten), y(trial.learnt)) for trial in rows[0][1]], series_colour(0), 1.2)
     for series, (name, own) in enumerate(rows):

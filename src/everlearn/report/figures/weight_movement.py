@@ -16,7 +16,7 @@ from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate, figure
 
 _ALL = 0.9995
-"""A share of weights from which on it is written as all of them."""
+"""If at least this share of the weights changed, the share is not written."""
 END = "at the end, against the base"
 
 
