@@ -336,12 +336,12 @@ def _effective(recipe: str) -> Effective:
     domains, tasks = (_by_name(raw.pop(key, None)) for key in _LISTS)
     general = raw.pop("general", None)
     raw.pop("method", None)
-    flat = {key: value for key, value in flatten(raw).items() if not key.startswith(_WITHOUT_EFFECT)}
+    flat = {key: value for key, value in flattened(raw).items() if not key.startswith(_WITHOUT_EFFECT)}
     ground: dict[str, Any] = {key: value for key, value in flat.items() if not key.startswith(_CONFIGURATION)}
     if not tasks:
         ground.pop("evaluation.end_task_seeds", None)
     else:
-        ground["end_tasks"] = {name: flatten({k: v for k, v in one.items() if k != "name"})
+        ground["end_tasks"] = {name: flattened({k: v for k, v in one.items() if k != "name"})
                                for name, one in tasks.items()}  # fmt: skip
     return Effective(
         ground,
@@ -353,7 +353,7 @@ def _effective(recipe: str) -> Effective:
 
 
 def _text_of(domain: Mapping[str, Any]) -> dict[str, Any]:
-    return flatten({key: value for key, value in domain.items() if key not in _LABELS})
+    return flattened({key: value for key, value in domain.items() if key not in _LABELS})
 
 
 def _by_name(listed: Any) -> dict[str, Mapping[str, Any]]:
@@ -361,16 +361,16 @@ def _by_name(listed: Any) -> dict[str, Mapping[str, Any]]:
     return {str(one.get("name")): one for one in items if isinstance(one, Mapping)}
 
 
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested mappings and lists of mappings as dotted keys, leaving out None."""
     flat: dict[str, Any] = {}
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+            flat |= flattened(item, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for position, item in enumerate(value):
             name = item.get("name", position) if isinstance(item, Mapping) else position
-            flat |= flatten(item, f"{prefix}.{name}")
+            flat |= flattened(item, f"{prefix}.{name}")
     elif value is not None and value not in ({}, []):
         flat[prefix] = value
     return flat
