@@ -1,1 +1,1 @@
-"""The computations of the commands; the command line prints their results."""
+"""Compute the results that the commands print."""
