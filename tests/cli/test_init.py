@@ -162,7 +162,7 @@ def test_general_text_is_offered_where_the_language_fits(everlearn: Project) -> 
     outcome = everlearn("init", "-", "--domain", corpus("german", GERMAN))
     assert "general" not in yaml.safe_load(outcome.out)
     assert "# general: " in outcome.out
-    assert "nothing measures what the model loses" in outcome.err
+    assert "the loss of earlier knowledge is not measured" in outcome.err
 
 
 def test_passes_are_those_of_the_largest_domain(everlearn: Project) -> None:

@@ -363,7 +363,7 @@ def test_the_interval_is_paired() -> None:
         ({"stop": {"every": 5}, "each": {"validation": None}}, "`stop` needs held-out text"),
         ({"stop": {"generall": 0.1}}, "generall"),
         ({"stop": {"then": "lower"}}, "needs a bound"),
-        ({"stop": {"earlier": 0.1}, "method": "ensemble"}, "'ensemble' is tested with more than that model"),
+        ({"stop": {"earlier": 0.1}, "method": "ensemble"}, "'ensemble' is evaluated with more than that model"),
         (
             {"stop": {"general": 0.1, "then": "lower"}, "train": {"lr_scheduler_type": "reduce_lr_on_plateau"}},
             "`stop.then: lower`",

@@ -144,7 +144,7 @@ CASES_SWEEPS = [
     of_sweep("sweeps an empty combination of methods", "--methods", "[]", says=("empty list",)),
     of_sweep("sweeps a number as a method", "--methods", "7", says=("7, which is neither",)),
     of_sweep("sweeps options without a method", "--methods", "{strength: 3}", says=("neither a method's name nor",)),
-    of_sweep("combines a method with an arrangement", "--methods", "[das,pool]", says=("'pool'", "no method")),
+    of_sweep("combines a method with an arrangement", "--methods", "[das,pool]", says=("'pool'", "not a method")),
     of_sweep("gives the base model an option", "--methods", "none:x=1", says=("'none'", "'x'")),
     of_sweep("sweeps a seed that is a word", "--seeds", "1,two", says=("`--seeds` is '1,two'", "1,2,3")),
     of_sweep("sweeps a seed below zero", "--seeds", "-1", says=("`--seeds` is '-1'",)),
@@ -152,7 +152,7 @@ CASES_SWEEPS = [
     of_sweep("sweeps an order with a domain twice", "--orders", "a,b;a,a", says=("'a,a'", "each of a, b once")),
     of_sweep("sweeps an order with another's domain", "--orders", "a,d", says=("'d'", "no domain")),
     of_sweep("draws more orders than there are", "--orders", "random:9", says=("'random:9'", "1 to 2")),
-    of_sweep("does not say how many orders to draw", "--orders", "random:", says=("'random:'", "how many")),
+    of_sweep("does not say how many orders to draw", "--orders", "random:", says=("'random:'", "number of orders")),
     of_sweep(
         "sweeps a key without values", "--set", "train.learning_rate", says=("'train.learning_rate'", "1e-4,3e-4")
     ),

@@ -243,11 +243,11 @@ OUT = ("runs/first", "out")
 
 CASES_LEARNING_MORE = [
     case("changes the model when learning more", "model.path=other", says=("`model.path`", "middle of a run", "stage")),
-    case("changes the tokenizer when learning more", "model.tokenizer=x", says=("`model.tokenizer`", "taught so far")),
-    case("changes the method when learning more", "method=das", says=("`method`", "remembers")),
-    case("changes the rows when learning more", "data.block_size=64", says=("`data.block_size`", "made alike")),
+    case("changes the tokenizer when learning more", "model.tokenizer=x", says=("`model.tokenizer`", "last model")),
+    case("changes the method when learning more", "method=das", says=("`method`", "memory of the earlier domains")),
+    case("changes the rows when learning more", "data.block_size=64", says=("`data.block_size`", "same settings")),
     case("changes the objective when learning more", "objective=causal", says=("`objective`", "earlier domains")),
-    case("changes what is measured when learning more", "evaluation.blocks=2", says=("comparable",)),
+    case("changes what is measured when learning more", "evaluation.blocks=2", says=("could not be compared",)),
     case("changes the seed when learning more", "run.seed=2", says=("`run.seed`", "when the run began")),
     case("changes the precision when learning more", "train.bf16=true", says=("`train.bf16`", "processes")),
     case("changes an earlier domain when learning more", "domains.a.path=x", says=("`domains.a.path`", "domains.c.")),
