@@ -136,7 +136,7 @@ def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:
         ({"name": "b", "continues": "c"}, "sequential", "continues 'c', which is no domain before it"),
         ({"name": "b", "continues": "nws"}, "sequential", "Did you mean 'news'"),
         ({"name": "b", "continues": "news", "validation": 0.5}, "sequential", "remove its `validation`"),
-        ({"name": "b", "continues": "news"}, "dap_adapter", "method 'dap_adapter' reads a text with what it keeps"),
+        ({"name": "b", "continues": "news"}, "dap_adapter", "method 'dap_adapter' evaluates a text with parameters of"),
     ],
 )
 def test_what_cannot_be_learnt_again_is_refused(domain: dict[str, Any], method: str, words: str) -> None:
