@@ -33,6 +33,7 @@ from everlearn.methods.composition.selective_init import SelectiveInit as Select
 from everlearn.methods.composition.side_tuning import SideTuning as SideTuning
 from everlearn.methods.distillation.kd import KD as KD
 from everlearn.methods.distillation.lwf import LwF as LwF
+from everlearn.methods.distillation.sdft import SDFT as SDFT
 from everlearn.methods.gates.bcl import BCL as BCL
 from everlearn.methods.gates.classic import CLASSIC as CLASSIC
 from everlearn.methods.gates.cpt import CPT as CPT

@@ -23,11 +23,11 @@ OPTIONS = {
     "kd_logits": {"top_k": 8},
     "kd_seed": {"queue": 6},
     "lfpt5": {"n_tokens": 8, "pseudo_tokens": 12},
-    "migu": {"count_padding": False},
 }
-"""Options instead of the defaults, which are refused here, slow, or count padding as released code does (MIGU)."""
-ROUTES_PADDING = {"lifelong_moe", "mocl", "sapt_lora"}
-"""Methods that choose experts or adapters by every position of a row, and by what fills it."""
+"""Options instead of the defaults, which are refused here or slow."""
+ROUNDED = {"lifelong_moe"}
+"""Methods whose parts read what fills a row in one matrix with text: nothing is learnt of it, but how many positions
+there are decides on rounding and on dropout."""
 METHODS = [*sorted(REGISTRY | OTHERS), "kd_logits", "kd_seed"]
 
 
@@ -65,7 +65,8 @@ def chats(count: int, seed: int, padding: int) -> PackedBlocks:
 
 def learnt(name: str, padding: int) -> dict[str, Tensor]:
     """The weights after two domains, and what the method keeps."""
-    method, model = build({"name": name, **OPTIONS.get(name, {})}), tiny.model("gpt2", dropout=0.1)
+    method = build({"name": name, **OPTIONS.get(name, {})})
+    model = tiny.model("gpt2", dropout=0.0 if name in ROUNDED else 0.1)
     for index in (1, 2):
         stage = stages.stage(model, index, "causal", general=True, steps=2)
         stage.source, stage.general = chats(12, index, padding), chats(12, 99, padding)
@@ -74,7 +75,8 @@ def learnt(name: str, padding: int) -> dict[str, Tensor]:
                 check_methods([method], stages.setting(model, [method], "causal", general=True))
             except MethodError as error:
                 pytest.skip(f"refused: {error}")
-        parts = stages.learn([method], stage)
+        # Adam would divide rounding by rounding where a gradient is zero.
+        parts = stages.learn([method], stage, optimizer=torch.optim.SGD if name in ROUNDED else torch.optim.AdamW)
         assert len(parts) == 2
         assert all(bool(torch.isfinite(value).all()) for part in parts for value in part.values())
         model = stage.model
@@ -85,7 +87,9 @@ def learnt(name: str, padding: int) -> dict[str, Tensor]:
 def test_works_and_what_fills_a_row_changes_nothing(name: str) -> None:
     one, other = learnt(name, 1), learnt(name, 7)
     assert one.keys() == other.keys()
-    if name in ROUTES_PADDING:
+    if name in ROUNDED:
+        for key, value in one.items():
+            assert torch.allclose(value, other[key], rtol=1e-4, atol=1e-6), key
         return
     # Rows that are kept, and their hidden states, are kept with what fills them.
     kept = ("input_ids", "hidden")

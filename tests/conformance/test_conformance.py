@@ -60,7 +60,7 @@ EXACT: dict[str, dict[str, Any]] = {
 }
 """Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
 
-DECODERS = {("siatl", "text-to-text")}
+DECODERS = {("sdft", "text-to-text"), ("siatl", "text-to-text")}
 """Methods that learn prompts and answers with a decoder only, where others take an encoder-decoder."""
 
 OPTIMIZER: dict[str, dict[str, Any]] = {"recadam": {"adam_epsilon": 1e-3}}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
+from transformers import AutoModelForCausalLM
 
 import tiny
 from everlearn.config.recipe import Recipe
@@ -40,6 +41,14 @@ def made(folder: Path, **keys: Any) -> Recipe:
     path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats), encoding="utf-8")
     first = {"name": "chats", "path": str(path), "messages_column": "messages", "validation": 0.2, **keys}
     return built.changed(domains=[first, built.domains[0].model_dump(mode="json")])
+
+
+def chatting(of: Recipe) -> Recipe:
+    """A recipe whose model ends its messages now and then, in rows that have room for a chat."""
+    model: Any = AutoModelForCausalLM.from_pretrained(of.model.path)
+    model.transformer.ln_f.bias.data = 400 * model.lm_head.weight.data[tiny.tokenizer().eos_token_id]
+    model.save_pretrained(of.model.path)
+    return of.changed(data=of.data.model_dump(mode="json") | {"block_size": 96})
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -100,8 +109,17 @@ def test_chats_in_memory_are_those_of_a_file(tmp_path: Path, form: str) -> None:
     assert len({learner.prepared("chats").fingerprint for learner in learners}) == 1
 
 
-def test_a_killed_run_ends_in_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = made(tmp_path, streaming=True, shuffle_buffer=3)
+@pytest.mark.parametrize(
+    "method",
+    ["sequential", {"name": "sdft", "max_new_tokens": 6, "rate": 0.2}, {"name": "replay_generated_chats"}],
+    ids=str,
+)
+def test_a_killed_run_ends_in_the_same_weights(
+    method: str | dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = made(tmp_path, streaming=True, shuffle_buffer=3).changed(method=[method])
+    if method == {"name": "replay_generated_chats"}:
+        broken = chatting(broken)
     whole = elsewhere(broken, tmp_path / "whole")
     ContinualLearner(whole).run()
     kill_and_resume(Killer(monkeypatch), broken, ["step 1.3", "checkpoint 1.4", "end"])

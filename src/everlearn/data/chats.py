@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everlearn.data.blocks import hash_of
 from everlearn.data.messages import ASSISTANT, Message
@@ -23,6 +23,22 @@ _OPEN, _CLOSE = "\ue0fe", "\ue0ff"
 _SPELT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|[{_OPEN}{_CLOSE}]")
 Tools = Sequence[dict[str, Any]]
 Span = tuple[int, int]
+_QUESTION, _ANSWER = "\ue0fc", "\ue0fd"
+"""Characters for private use that stand for a question and an answer."""
+
+
+class ChatFrame(NamedTuple):
+    """What a template writes around a question and its answer, as token ids.
+
+    Attributes:
+        before: before the question: a system message, if the template has one of its own, and the user's role.
+        between: from the end of the question, a special token, to the beginning of the answer.
+        end: the special token that ends the answer.
+    """
+
+    before: list[int]
+    between: list[int]
+    end: int
 
 
 class ChatFormat:
@@ -49,8 +65,9 @@ class ChatFormat:
         if not tokenizer.is_fast:
             raise ModelError("`messages_column` needs a fast tokenizer, which knows where in a text its tokens are.")
         self.tokenizer = tokenizer
-        added = tokenizer.added_tokens_decoder.values()
-        special = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self.special_ids = frozenset(added)
+        special = sorted(added.values(), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
         self.fingerprint = hash_of("chats", 2, str(template))
 
@@ -92,6 +109,25 @@ class ChatFormat:
         self._check_tools(text, spans, messages, tools)
         ids, places = self._tokenised(text)
         return ids, [any(first < end and last > start for start, end in spans) for first, last in places]
+
+    def frame(self) -> ChatFrame:
+        """Return what the template writes around a question and its answer.
+
+        Raises:
+            DataError: no special token ends a question or an answer, so that a model cannot write one to its end.
+        """
+        question, answer = Message("user", _QUESTION), Message(ASSISTANT, _ANSWER)
+        before, _, between = self._rendered([question], (), add_generation_prompt=True)[0].partition(_QUESTION)
+        behind = self._rendered([question, answer], ())[0].rpartition(_ANSWER)[2]
+        # A blank at the end belongs to the first word that follows it.
+        first, middle, last = (self._tokenised(text.rstrip(" "))[0] for text in (before, between, behind))
+        end = next((number for number in last if number in self.special_ids), None)
+        if end is None or not middle or middle[0] not in self.special_ids:
+            raise DataError(
+                "The tokenizer's chat template does not end each message with a special token, so that nothing tells "
+                "where a message ends that the model writes. Use a tokenizer whose template does (`model.tokenizer`)."
+            )
+        return ChatFrame(first, middle, end)
 
     def _turn(self, text: str, messages: Sequence[Message], tools: Tools, number: int) -> Span:
         """Return where a turn of the assistant stands in the text of a chat."""

@@ -248,8 +248,12 @@ class AnswerPacker(_ExamplePacker):
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
         """Return the blocks that these examples complete."""
+        return self.feed_examples(self._written(documents))
+
+    def feed_examples(self, examples: Iterable[tuple[list[int], list[int]]]) -> list[Block]:
+        """Return the blocks completed by examples that are token ids already, with a label for each; none too long."""
         blocks = []
-        for ids, labels in self._written(documents):
+        for ids, labels in examples:
             if sum(len(row) for row, _ in self._row) + len(ids) > self.block_size:
                 blocks.extend(self.finish())
             self._row.append((ids, labels))

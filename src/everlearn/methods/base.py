@@ -91,6 +91,8 @@ class Needs:
     """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
     base_model: bool = False
     """Reads the base model (``checkpoints[0]``) in every domain, so a run cannot continue without it."""
+    writes: bool = False
+    """Writes text with the model in each step, for which every process needs the complete model."""
     start: bool = False
     """Reads the values of the trained parameters at the beginning of the domain (``stage.start``)."""
     memory: Literal["nothing", "statistics", "parameters"] = "nothing"
@@ -361,6 +363,14 @@ class Method:
         order.
         """
         return {}
+
+    def trained_labels(self, stage: Stage, batch: Batch) -> Tensor | None:
+        """Return which labels the objective's own loss is trained at, [B, K] bool; None for all.
+
+        Called for each micro-batch after :meth:`extra_losses`, which replaces that loss at the others. It is logged
+        there all the same, so that runs can be compared.
+        """
+        return None
 
     def mask(self, stage: Stage) -> Mask | None:
         """Return a mask on gradients or updates; called at each optimizer step after the backward pass."""

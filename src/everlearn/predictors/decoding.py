@@ -106,6 +106,14 @@ def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
     return written
 
 
+def left_padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> dict[str, Tensor]:
+    """Return the inputs from which a decoder continues rows of token ids."""
+    width = max(map(len, rows))
+    ids = [[pad] * (width - len(row)) + [*row] for row in rows]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+    return {"input_ids": torch.tensor(ids, device=device), "attention_mask": torch.tensor(mask, device=device)}
+
+
 def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
     """Yield log-probabilities of the next token, step by step; `inputs` as in :meth:`Predictor.generate`.
 

@@ -35,10 +35,12 @@ from everlearn.methods.composition.composed import (
 )
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
+from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of
+from everlearn.model.content import counted
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
 from everlearn.model.targets import Targets
@@ -139,8 +141,12 @@ class MoCL(Method):
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return match · mean(1 − cos(q, k_t)) over the texts of the batch."""
-        likeness = attached(stage.model, self.name).likeness[: len(batch["labels"]), :, -1]
-        return {"match": self.config.match * (1 - likeness).mean()} if self.config.match else {}
+        if not self.config.match:
+            return {}
+        matching: Matching = attached(stage.model, self.name)
+        likeness = matching.likeness[: len(batch["labels"]), :, -1]
+        read = counted(batch) if matching.token_by_token else None
+        return {"match": self.config.match * over_texts(1 - likeness, read)}
 
     def detach(self, stage: Stage) -> None:
         self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name).own())

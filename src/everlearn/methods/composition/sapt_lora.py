@@ -33,7 +33,9 @@ from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.state import ByDomain, Tensors
 from everlearn.model.anatomy import kind_of
+from everlearn.model.content import content_of
 from everlearn.model.modes import evaluating
+from everlearn.model.objectives import IGNORE
 from everlearn.model.packed import PADDING
 from everlearn.model.targets import Targets
 from everlearn.predictors.decoding import Ending, continuation, decode
@@ -313,7 +315,10 @@ def _as_tensors(rows: list[Block], isolate: bool) -> dict[str, Tensor]:
     ids = torch.zeros(len(rows), width, dtype=torch.int32)
     document = torch.full_like(ids, PADDING)
     for number, row in enumerate(rows):
-        length = len(row["input_ids"])
-        ids[number, :length] = torch.from_numpy(row["input_ids"])
-        document[number, :length] = torch.from_numpy(row["segments"]) if isolate and "segments" in row else 0
+        given, length = torch.from_numpy(row["input_ids"]), len(row["input_ids"])
+        packed = "segments" in row
+        read = content_of([row], IGNORE)[0] if packed else torch.ones(length, dtype=torch.bool)
+        own = torch.from_numpy(row["segments"]) if packed and isolate else torch.zeros_like(given)
+        ids[number, :length] = given.masked_fill(~read, 0)
+        document[number, :length] = own.masked_fill(~read, PADDING)
     return {IDS: ids, DOCUMENT: document}

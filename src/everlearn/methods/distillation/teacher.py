@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from everlearn.methods.distillation.comparisons import Distance
 from everlearn.methods.engine.anchor import Anchor
 from everlearn.methods.stage import Batch, Stage
-from everlearn.model.head import logits_of
+from everlearn.model.head import LogitLoss, logits_of
 from everlearn.model.objectives import IGNORE, View
 
 
@@ -45,13 +45,25 @@ def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: 
     """
     with torch.no_grad(), rounding_like(stage.model):
         features = stage.objective.label_features(teacher, batch)
+    return View(None, None, batch["labels"], batch.get("positions"), distance_from(teacher, features, temperature, of))
+
+
+def distance_from(teacher: nn.Module, features: Tensor, temperature: float, of: Distance) -> LogitLoss:
+    """Return the loss of a view: the distance of its predictions from those of a teacher.
+
+    Args:
+        teacher: a model with the same vocabulary.
+        features: what its head reads for each label of the view, [b · K, H].
+        temperature: the divisor of the logits of both.
+        of: distance between the log-probabilities of teacher and student.
+    """
 
     def answers(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
         with torch.no_grad():
             old = F.log_softmax(logits_of(teacher, features[at]) / temperature, -1)
         return of(old, F.log_softmax(logits / temperature, -1)).masked_fill(labels == IGNORE, 0)
 
-    return View(None, labels=batch["labels"], positions=batch.get("positions"), loss=answers)
+    return answers
 
 
 def rounding_like(student: nn.Module) -> AbstractContextManager[Any]:

@@ -318,6 +318,9 @@ class Protection:
         views = [method.views(self.stage, full_batch) for method in self.methods]
         outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
         extra = self._extra_losses(full_batch, views, outputs)
+        for method in self.methods:
+            if (trained := method.trained_labels(self.stage, full_batch)) is not None:
+                outputs.losses = torch.where(trained, outputs.losses, outputs.losses.detach())
         if outputs.router_loss is not None:
             extra[ROUTER] = outputs.router_loss
         return replace(outputs, views=[], view_losses=[]), extra

@@ -28,6 +28,7 @@ from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.rows import SELECTORS, Rule, Selector, keep_largest, rows_of, trained, units_of
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.architectures import Tokens
+from everlearn.model.content import CONTENT
 from everlearn.model.objectives import where_text_is
 from everlearn.ranges import Between, ranges
 
@@ -97,7 +98,8 @@ class MIGU(Method):
         mask_bias: bool = False
         """Mask the biases of masked rows too; the released code does not."""
         count_padding: bool = True
-        """Include padding in the sums, as in the released code. Packed rows have none."""
+        """Include padding in the sums, as in the released code. What fills packed rows of chats or of prompts with
+        answers never counts."""
 
     search = ranges(threshold=Between(0.2, 0.95))
     config: Config
@@ -181,7 +183,8 @@ class MIGU(Method):
         if self._magnitude is not None:
             self._plan = {}
             self._magnitude.rows, self._magnitude.labels = len(batch["labels"]), batch["labels"].numel()
-            masks = {} if self.config.count_padding else where_text_is(batch)
+            all_count = self.config.count_padding and CONTENT not in batch
+            masks = {} if all_count else where_text_is(batch)
             self._magnitude.positions = {path: masks[kind] for path, kind in self._layers.items() if kind in masks}
         return {}
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks
+from everlearn.data.chats import ChatFormat
 from everlearn.data.mixing import Anneal, Concatenation, Mixture
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
@@ -60,6 +61,10 @@ class Replay(Method):
     beginning at temperature 1. A masked model defines no distribution of texts; its rows are filled by sampling masked
     positions in turn, which approximates a distribution if its conditional ones are consistent.
 
+    With `source: generated_chats` an instruct model generates chats in the same way, which keeps it an instruct model
+    while it learns plain text: behind the beginning of a user's message in its template it writes a question, and then
+    the answer (Magpie, arXiv 2406.08464). The answers are learnt, with the tokens that end them.
+
     With `sample` q it is the replay of continual fine-tuning (LoRAReplay and FTReplay of arXiv 2406.17245): of the n
     rows of each domain int(q · n) are stored, sampled without replacement, and the training set of a domain consists of
     its own rows and all stored ones of every earlier domain, each once, shuffled together.
@@ -102,6 +107,14 @@ class Replay(Method):
             {"source": "generated"},
             paper="https://arxiv.org/abs/2605.26097",
         ),
+        Variant(
+            "replay_generated_chats",
+            "Replay (self-generated chats)",
+            "A tenth of the tokens is chats that an instruct model writes before each domain, questions and answers; "
+            "the answers are learnt.",
+            {"source": "generated_chats"},
+            paper="https://arxiv.org/abs/2406.08464",
+        ),
     )
 
     class Config(MethodConfig):
@@ -110,9 +123,10 @@ class Replay(Method):
         share: Annotated[float, Field(ge=0, lt=1)] | AnnealedShare = 0.1
         """Share of the training tokens that is old text; 0 is plain training. `{start: 0.3, end: 0.05}` changes it
         linearly from the first row of each domain to the last."""
-        source: Literal["earlier", "general", "both", "generated"] = "earlier"
+        source: Literal["earlier", "general", "both", "generated", "generated_chats"] = "earlier"
         """Source of old text: earlier domains of the stream (nothing to replay in the first one), the recipe's general
-        corpus, half of the share from each, or the model, which generates it before each domain."""
+        corpus, half of the share from each, or the model, which generates it before each domain, as plain text or as
+        chats."""
         capacity: int = Field(2048, ge=1)
         """Blocks stored of all earlier domains together, saved with every stage. With `generated`, the largest number
         of blocks generated before each domain; no more than its training needs."""
@@ -150,7 +164,10 @@ class Replay(Method):
         self.needs = replace(type(self).needs, old_data=self._keeps)
         if self._generates:
             self.needs = replace(
-                self.needs, importance_pass=True, predictions=True, objectives=frozenset({"causal", "masked"})
+                self.needs,
+                importance_pass=True,
+                predictions=True,
+                objectives=frozenset({"causal", "text-to-text" if self._chats else "masked"}),
             )
         self._generated: list[Block] = []
 
@@ -170,7 +187,11 @@ class Replay(Method):
 
     @property
     def _generates(self) -> bool:
-        return any(self._shares) and self.config.source == "generated"
+        return any(self._shares) and self.config.source in ("generated", "generated_chats")
+
+    @property
+    def _chats(self) -> bool:
+        return self.config.source == "generated_chats"
 
     def check(self, setting: Setting) -> None:
         if self._generates:
@@ -188,8 +209,17 @@ class Replay(Method):
             )
 
     def _check_generation(self, setting: Setting) -> None:
-        option = f"Method '{self.label}', option 'source': 'generated'"
-        if setting.objective.name not in self.needs.objectives:
+        option = f"Method '{self.label}', option 'source': '{self.config.source}'"
+        if self._chats:
+            if (kind := kind_of(setting.model)) != "decoder":
+                raise MethodError(f"{option} needs a decoder, which an {kind} is not. Set `source: earlier`.")
+            if not getattr(setting.objective.tokenizer, "chat_template", None):
+                raise MethodError(
+                    f"{option} generates chats, but the tokenizer has no chat template. Take the tokenizer of an "
+                    "instruct model (`model.tokenizer`), or set `source: generated`."
+                )
+            ChatFormat(setting.objective.tokenizer).frame()
+        elif setting.objective.name not in self.needs.objectives:
             raise MethodError(
                 f"{option} generates plain text, but objective '{setting.objective.name}' learns prompts with answers. "
                 "Set `source: earlier`, or take method 'lfpt5', which generates them."
@@ -224,10 +254,11 @@ class Replay(Method):
         if not self._generates:
             return
         needed = math.ceil(sum(self._shares) / 2 * stage.steps * stage.rows_per_step)
-        self._generated, texts = generated_rows(stage, max(1, min(self.config.capacity, needed)), self.config.sweeps)
+        wanted = max(1, min(self.config.capacity, needed))
+        self._generated, texts = generated_rows(stage, wanted, self.config.sweeps, chats=self._chats)
         stage.notes.append(
             f"Method '{self.label}': before '{stage.domain}' the model generated {len(self._generated):,} rows in "
-            f"{texts:,} texts; its training replays {needed:,}."
+            f"{texts:,} {'chats' if self._chats else 'texts'}; its training replays {needed:,}."
         )
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
