@@ -38,6 +38,7 @@ from everlearn.report.run_results import RunResults
 from everlearn.run import exported_run, inputs, optimizer_state
 from everlearn.run.checks import checks, listed
 from everlearn.run.collect_results import Outcome
+from everlearn.run.compiled_layers import compiled_layers
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import AROUND, PASSES
 from everlearn.run.forgetting_guard import ForgettingGuard
@@ -349,7 +350,8 @@ class ContinualLearner(OpenRun):
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
             before_training = self.forecast.measured
-            trainer.fit(checkpoint)
+            with compiled_layers(stage.model, self.recipe.train_of(domain.name)):
+                trainer.fit(checkpoint)
             inside = self.forecast.measured - before_training
             trained = trainer.seconds  # without the measurements of methods afterwards
         self.interruption.stop_here()

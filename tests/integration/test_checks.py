@@ -217,7 +217,7 @@ def test_validate_shows_them(tmp_path: Path) -> None:
         ),
         ({"learning_rate": -1.0}, r"`domains\.second\.train\.learning_rate` must be above 0 \(got -1\.0\)"),
         ({"bf16": True}, r"`domains\.second\.train\.bf16`: it is the same for a whole run; set `train\.bf16`"),
-        ({"torch_compile_mode": "default"}, r"`domains\.second\.train\.torch_compile_mode` cannot be set: the loss"),
+        ({"use_liger_kernel": True}, r"`domains\.second\.train\.use_liger_kernel` cannot be set: it replaces the loss"),
         ({"seed": 3}, r"`domains\.second\.train\.seed` cannot be set: set `run\.seed`"),
     ],
 )

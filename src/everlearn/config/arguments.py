@@ -90,10 +90,6 @@ REFUSED = {
     ),
     "average_tokens_across_devices": "every token counts the same on every device",
     "label_smoothing_factor": "the objectives compute their own loss, which has no smoothing",
-    **dict.fromkeys(
-        ("torch_compile", "torch_compile_backend", "torch_compile_mode"),
-        "the loss is computed inside the forward pass, which would be compiled again at every step",
-    ),
     "use_liger_kernel": "it replaces the loss, which everlearn computes only where there is a label",
     "auto_find_batch_size": "another batch size would change what is compared",
     "resume_from_checkpoint": "use `everlearn resume RUN`",
@@ -102,6 +98,9 @@ REFUSED = {
     "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
     **dict.fromkeys(FORCED, "everlearn sets it"),
 }
+COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+"""Arguments that everlearn carries out itself (:mod:`everlearn.run.compiled_layers`): the Trainer would compile the
+loss with the model, and keep them in the environment of the process."""
 RUN_WIDE = {
     *("bf16", "fp16", "tf32", "use_cpu", "fsdp", "fsdp_config", "accelerator_config", "full_determinism"),
     *("ddp_backend", "ddp_timeout", "report_to", "run_name", "trackio_space_id"),
@@ -258,7 +257,7 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
     """
     for name, value in options.items():
         check_argument(name, value)
-    given = {name: copy.deepcopy(value) for name, value in options.items() if name not in REFUSED}
+    given = {name: copy.deepcopy(value) for name, value in options.items() if name not in {*REFUSED, *COMPILING}}
     chosen: dict[str, Any] = DEFAULTS | given | FORCED
     if not torch.accelerator.is_available():
         chosen.setdefault("use_cpu", True)

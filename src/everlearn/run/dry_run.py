@@ -24,6 +24,7 @@ from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.head import unwrap
 from everlearn.model.sharding import shared_parameters
+from everlearn.run.compiled_layers import check_compiling
 from everlearn.seeding import seeded
 
 
@@ -53,6 +54,7 @@ def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[
         with refused({}):
             trainer = Trainer(model=model, args=args)
         check_distribution(trainer, methods)
+        check_compiling(options, model, methods, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
         with refused(given(args, "optim", "optim_args", "optim_target_modules")):
             optimizer = trainer.create_optimizer()
         with refused(given(args, "lr_scheduler_type", "lr_scheduler_kwargs")):
@@ -86,6 +88,12 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
         raise MethodError(
             f"Method '{masking[0]}' masks parameters, which DeepSpeed (`train.deepspeed`) gives no access to. Use "
             "DDP or FSDP (`train.fsdp`)."
+        )
+    writing = [method.label for method in methods if method.needs.writes]
+    if (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled) and writing:
+        raise MethodError(
+            f"Method '{writing[0]}' writes text with the model in each step, for which every process needs the whole "
+            "model. Use DDP: leave `train.fsdp` out."
         )
     if args.fsdp and not trainer.is_fsdp_enabled:
         raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")

@@ -153,7 +153,11 @@ CASES = [
     Case("loads data with workers", train(dataloader_num_workers=4), says=("train.dataloader_num_workers",)),
     Case("groups rows by length", train(group_by_length=True), says=("train.group_by_length",)),
     Case("smooths labels", train(label_smoothing_factor=0.1), says=("train.label_smoothing_factor",)),
-    Case("compiles the model", train(torch_compile=True), says=("train.torch_compile",)),
+    Case(
+        "compiles with an unknown backend",
+        train(torch_compile_backend="inducter"),
+        says=("train.torch_compile_backend", "inducter"),
+    ),
     Case("trains with DeepSpeed", train(deepspeed="ds.json"), says=("train.deepspeed", "fsdp")),
     Case("looks for a batch size", train(auto_find_batch_size=True), says=("train.auto_find_batch_size",)),
     Case("resumes by a training argument", train(resume_from_checkpoint="x"), says=("everlearn resume",)),
