@@ -35,6 +35,7 @@ NEEDS_A_RUN = {
     "everlearn's here",
     "prepare_model": "wraps the model, which is not everlearn's here",
     "starting_weights": "takes weights from earlier models, which only a run folder keeps",
+    "trained_labels": "learns something else in place of a batch's own loss, which is the trainer's here",
 }
 """Hooks that do not work in an external training, and why."""
 
@@ -308,6 +309,11 @@ class ProtectedDomain:
 def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, model: nn.Module, written: bool) -> None:
     """Raise ``MethodError`` for methods that cannot work in an external training."""
     for method in methods:
+        for hook, why in NEEDS_A_RUN.items():
+            if overrides(method, hook) and not method.adopts(model):
+                may_adopt = type(method).adopts is not Method.adopts
+                own = "Add LoRA adapters to the model (`peft.get_peft_model`), or use" if may_adopt else "Use"
+                raise MethodError(f"Method '{method.label}' {why}. {own} it with `everlearn run`.")
         if method.needs.predictions and output_head(model) is None:
             raise MethodError(
                 f"Method '{method.label}' reads what a model predicts of text, and '{type(model).__name__}' predicts "
@@ -319,11 +325,6 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
                 "compares the examples of a batch. Use 'mas', which measures on the embeddings, or a penalty that "
                 "measures nothing ('l2_sp', 'si')."
             )
-        for hook, why in NEEDS_A_RUN.items():
-            if overrides(method, hook) and not method.adopts(model):
-                may_adopt = type(method).adopts is not Method.adopts
-                own = "Add LoRA adapters to the model (`peft.get_peft_model`), or use" if may_adopt else "Use"
-                raise MethodError(f"Method '{method.label}' {why}. {own} it with `everlearn run`.")
         if not method.needs.old_data:
             continue
         if overrides(method, "views"):

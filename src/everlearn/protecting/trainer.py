@@ -17,9 +17,11 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.model.head import unwrap
+from everlearn.model.sharding import Blueprint
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
+from everlearn.protecting.sharded import check_sharded
 from everlearn.protecting.stopping import EVERY, Bounds, StopWhenForgetting
 from everlearn.run.trainer import ADDED
 
@@ -72,6 +74,7 @@ class Protected(_Base):
             domain.load_state(Path(str(resume_from_checkpoint)) / FOLDER)
         own: Any = self.train_dataset
         self.train_dataset = domain.begin()
+        blueprint = Blueprint(domain.stage.model) if self.is_fsdp_enabled else None
         try:
             result = super().train(resume_from_checkpoint, *args, **kwargs)
         except BaseException:
@@ -79,6 +82,8 @@ class Protected(_Base):
             raise
         finally:
             self.train_dataset = own
+        if blueprint is not None:  # what follows measures, on a complete model in each process
+            domain.stage.model = blueprint.filled(domain.stage.model)
         domain.finish(self.is_world_process_zero(), None if self.stopping is None else self.stopping.told)
         self.accelerator.wait_for_everyone()
         if numbers := domain.report.numbers():
@@ -222,12 +227,6 @@ def protect_trainer(
             "gradients (ZeRO 2) and weights (ZeRO 3) in parts that no method reaches. Train with DDP, or use "
             "`everlearn run`, which works with FSDP2 (`train.fsdp`)."
         )
-    if trainer.is_fsdp_enabled:
-        raise MethodError(
-            "`protect` does not work under FSDP, where a process has only its shards of the weights, also before and "
-            "after the training, when methods measure. Train with DDP, or use `everlearn run`, which works with FSDP2 "
-            "(`train.fsdp`)."
-        )
     if args.auto_find_batch_size:
         raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
     if trainer.train_dataset is None:
@@ -259,6 +258,8 @@ def protect_trainer(
         flattening=f"Set `{'packing' if getattr(args, 'packing', False) else 'padding_free'}=False`",
         bf16=args.bf16,
     )
+    if trainer.is_fsdp_enabled:
+        check_sharded(trainer, protected.protection.methods, stop is not None)
     stopping = None
     if stop is None and stop_every != EVERY:
         raise MethodError("`stop_every` has no effect without `stop`. Remove it, or give `stop`.")
