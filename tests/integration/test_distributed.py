@@ -57,7 +57,8 @@ OWN = {
     "forever": {"sample": 0.5, "warm_up": 1, "strength": 0.1},
 }
 """What a word of QUICK means otherwise."""
-ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}}
+_ASKED = {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}
+ANSWERS = {"sdft": _ASKED, "siatl": _ASKED}
 """What the recipe says where a method learns prompts and answers only."""
 
 
@@ -71,7 +72,8 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {}
     for name in REGISTRY | OTHERS:
         found[f"ddp {name}"] = ("llama", [quick(name)], TWO)
-        found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
+        if not (REGISTRY | OTHERS)[name].needs.writes:  # those are refused
+            found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
     forms = {
         "migu kept rows": [quick("migu") | {"gradient_of": "kept-rows"}],
         "migu inc_lora": [quick("inc_lora"), quick("migu")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,12 +33,13 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
 SHOW = "\n\nAn answer:\n{demonstration}\n\nYours:"
-SIZE, MOST = 72, 7
+SIZE, MOST = 112, 7
 CHATS = [
     [("user", "the mean of a sample"), ("assistant", "solve the equation")],
     [("system", "a model"), ("user", "random rows"), ("assistant", "test the vector")],
     [("user", "frames"), ("assistant", "plots"), ("user", "and nodes"), ("assistant", "edges and graphs")],
     [("user", "what it knew"), ("assistant", "series")],
+    [("user", "axes"), ("assistant", "rows")],
 ]
 
 
@@ -108,8 +110,8 @@ def chats_of(batch: dict[str, Tensor], made: Any) -> Iterator[tuple[int, int, li
 
 
 def reference(student: nn.Module, teacher: nn.Module, batch: dict[str, Tensor], stage: Stage, forward: bool) -> Tensor:
-    """The mean over answers of the mean over their tokens of Σ_v q (log q − log p)."""
-    made, parts = stage.tokenizer, []
+    """The mean over rows of the mean over their answers of the mean over tokens of Σ_v q (log q − log p)."""
+    made, parts = stage.tokenizer, defaultdict(list)
     end = made.convert_tokens_to_ids("</s>")
     for row, place, chat in chats_of(batch, made):
         *before, (_, shown) = chat
@@ -121,15 +123,19 @@ def reference(student: nn.Module, teacher: nn.Module, batch: dict[str, Tensor], 
             q = scores(student, mine + answer[:t])[-1]
             p = scores(teacher, theirs + answer[:t])[-1].detach()
             nats = nats + ((p.exp() * (p - q)).sum() if forward else (q.exp() * (q - p)).sum())
-        parts.append(nats / len(answer))
-    assert len(parts) > 1
-    return sum(parts) / len(parts)
+        parts[row].append(nats / len(answer))
+    assert len(parts) == len(batch["input_ids"])
+    assert len(set(map(len, parts.values()))) > 1, "rows with more and with fewer answers"
+    return sum(sum(each) / len(each) for each in parts.values()) / len(parts)
 
 
 @pytest.mark.parametrize("distance", ["reverse_kl", "forward_kl"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_loss_gradient_and_teacher(architecture: str, distance: str) -> None:
     model = tiny.model(architecture, dropout=0.0)
+    with torch.no_grad():  # new weights predict almost the same whatever they read
+        for parameter in model.parameters():
+            parameter.mul_(4 if parameter.dim() > 1 else 1)
     stage, rate = prepared(model, steps=2), 0.25
     sdft = method(rate=rate, distance=distance)
     teacher, seen = double(model), 0
@@ -141,7 +147,7 @@ def test_loss_gradient_and_teacher(architecture: str, distance: str) -> None:
         expected.backward()
         for name, parameter in student.named_parameters():
             grad = dict(model.named_parameters())[name].grad
-            torch.testing.assert_close(grad.double(), parameter.grad, rtol=2e-3, atol=2e-5)
+            torch.testing.assert_close(grad.double(), parameter.grad, rtol=2e-3, atol=1e-4)
         found.append(float(expected.detach()))
         seen += 1
 
@@ -160,6 +166,7 @@ def test_loss_gradient_and_teacher(architecture: str, distance: str) -> None:
     parts = stages.learn([sdft], stage, each=compared)
     assert seen == 2
     assert [float(part["sdft/divergence"]) for part in parts] == pytest.approx(found, rel=1e-3)
+    assert min(found) > 0.005
 
 
 def test_the_cross_entropy_is_logged_as_before() -> None:
@@ -185,12 +192,13 @@ def test_plain_text_beside_chats_is_learnt_as_always() -> None:
         is_text = torch.tensor([bool((row == torch.tensor(text["input_ids"])).all()) for row in batch["input_ids"]])
         if name != "both":
             batch["labels"][is_text if name == "chat" else ~is_text] = IGNORE
-        share = (batch["labels"] != IGNORE).sum()
+        items = int((batch["labels"] != IGNORE).sum())
         loss, _ = protection.loss(copied.model, batch)
         loss.backward()
-        grads[name] = {key: share * p.grad for key, p in copied.model.named_parameters()}
-    for key, both in grads["both"].items():
-        torch.testing.assert_close(both, grads["chat"][key] + grads["text"][key], rtol=1e-3, atol=1e-4)
+        grads[name] = items, {key: p.grad for key, p in copied.model.named_parameters()}
+    (every, both), (_, chat), (few, plain) = grads["both"], grads["chat"], grads["text"]
+    for key, gradient in both.items():  # the chat counts by rows, the text by tokens
+        torch.testing.assert_close(gradient, chat[key] + plain[key] * few / every, rtol=1e-3, atol=1e-6)
 
 
 def test_a_domain_without_chats_is_plain_training_and_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -41,9 +42,10 @@ class SDFT(Method):
 
         L(θ) = Σ_t KL(π_θ(· | y_<t, x) ‖ π_φ(· | y_<t, x, c)) / |y|,    φ ← (1 − α) φ + α θ after each step,
 
-    with the KL over the whole vocabulary, averaged over the answers of a batch; y is a constant of the gradient. This
-    takes the place of the cross-entropy of c, which is still logged as the loss. The more of a batch's labels belong to
-    such answers, the more L counts, so that a domain may hold plain text as well, which is learnt as always.
+    with the KL over the whole vocabulary, averaged over the answers of a row, then over rows; y is a constant of the
+    gradient. This takes the place of the cross-entropy of c, which is still logged as the loss. A row counts by the
+    share of its labels that belong to such answers, and what is no answer is learnt as always, so that a domain may
+    hold plain text as well.
 
     Of a chat of several turns the last complete answer is a demonstration, and the turns before it are its context.
     """
@@ -149,9 +151,11 @@ class SDFT(Method):
         rooms = [self._room(each, size, stage) for each in found]
         found = [each for each, room in zip(found, rooms, strict=True) if room > 0]
         self._read, self._learnt = self._read + len(batch["labels"]), self._learnt + len(found)
-        self._replaced = answers_at(host, found).to(batch["labels"].device) if found else None
+        self._replaced = None
         if not found:
             return []
+        replaced = answers_at(host, found)
+        self._replaced = replaced.to(batch["labels"].device)
         answers = self._answers(stage, found, [room for room in rooms if room > 0])
         longest = max(len(each.shown) + len(answer) for each, answer in zip(found, answers, strict=True))
         device, objective = batch["labels"].device, stage.objective
@@ -168,8 +172,13 @@ class SDFT(Method):
         features = read.new_zeros(at.numel(), read.shape[1])
         features[at.flatten()] = read  # both hold the same labels in the same order
         self._shares = torch.zeros(at.shape, device=device)
-        lengths = np.array([len(answer) for answer in answers])
-        self._shares[at] = torch.tensor(np.repeat(1 / (len(lengths) * lengths), lengths)).to(self._shares)
+        of_row = (replaced.sum(1) / (host["labels"] != IGNORE).sum(1).clamp(min=1)).tolist()
+        in_row, lengths = Counter(each.row for each in found), [len(answer) for answer in answers]
+        each_token = [
+            of_row[each.row] / (len(of_row) * in_row[each.row] * length)
+            for each, length in zip(found, lengths, strict=True)
+        ]
+        self._shares[at] = torch.tensor(np.repeat(each_token, lengths)).to(self._shares)
         loss = distance_from(self._teacher, features, 1.0, DISTANCES[self.config.distance])
         return [View(objective.inputs(student), None, student["labels"], student.get("positions"), loss)]
 
@@ -210,12 +219,9 @@ class SDFT(Method):
         return rows + packer.finish()
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """Return the mean distance over the tokens of an answer and over answers, by the share of labels replaced."""
+        """Return the mean distance over tokens, answers and rows, which no division of a batch changes."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
-        if losses is None or self._replaced is None:
-            return {}
-        share = self._replaced.sum() / (batch["labels"] != IGNORE).sum()
-        return {"divergence": share * (losses * self._shares).sum()}
+        return {} if losses is None else {"divergence": (losses * self._shares).sum()}
 
     def trained_labels(self, stage: Stage, batch: Batch) -> Tensor | None:
         """Return the labels of what is no demonstration."""
