@@ -201,6 +201,17 @@ def test_plain_text_beside_chats_is_learnt_as_always() -> None:
         torch.testing.assert_close(gradient, chat[key] + plain[key] * few / every, rtol=1e-3, atol=1e-6)
 
 
+def test_replayed_chats_are_demonstrations_too() -> None:
+    sdft, replay = method(), build({"name": "replay", "share": 0.5})
+    stage = prepared(tiny.model("llama", dropout=0.0))
+    stages.learn([sdft, replay], stage)
+    then = stages.stage(stage.model, 2, "causal", steps=3, batch_size=2)
+    then.tokenizer = stage.tokenizer
+    text = make_packer(Encoder(then.tokenizer, "decoder"), SIZE, examples=False)
+    then.source = PackedBlocks.from_blocks(text.feed([Document(text) for text in tiny.texts(30)]), 0, "d2")
+    assert any("sdft/divergence" in part for part in stages.learn([sdft, replay], then))
+
+
 def test_a_domain_without_chats_is_plain_training_and_says_so() -> None:
     learnt = []
     for methods in ([], [method()]):
