@@ -139,7 +139,10 @@ class SDFT(Method):
             reader, parameters = MemoryReader(Memory(), self.label), dict(teacher.named_parameters())
             reader.same_names(self._loaded, parameters, "teacher/")
             for name, parameter in parameters.items():
-                parameter.data.copy_(self._loaded[name])
+                if (given := self._loaded[name]).shape != parameter.shape:
+                    rule = f"must have shape {tuple(parameter.shape)} (got {tuple(given.shape)})"
+                    reader.refuse(f"teacher/{name}", rule)
+                parameter.data.copy_(given)
         self._teacher, self._loaded = teacher, {}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
