@@ -19,7 +19,16 @@ from scipy.stats import ttest_ind, ttest_rel
 
 from everlearn.comparison.comparison import compare_runs
 from everlearn.comparison.intervals import difference, over_runs
-from everlearn.evaluation import METRICS, Cell, Column, classification_cell, register_mean, resample, summarise
+from everlearn.evaluation import (
+    METRICS,
+    Cell,
+    Column,
+    classification_cell,
+    register_mean,
+    resample,
+    summarise,
+    text_cell,
+)
 from everlearn.evaluation.metrics import STANDARDISED
 from everlearn.evaluation.statistics import (
     bootstrap_ratio,
@@ -27,6 +36,7 @@ from everlearn.evaluation.statistics import (
     generator,
     percentiles,
 )
+from everlearn.evaluation.task import TaskConfig, register_kind
 from everlearn.grid import summarise as summarise_grid
 from everlearn.tasks.labelled import EndTask
 
@@ -125,6 +135,22 @@ def test_a_metric_is_a_mean_of_what_a_new_kind_leaves():
         del METRICS["politeness"]
 
 
+def test_a_kind_of_task_and_its_options_are_known_by_its_name(monkeypatch):
+    class Known(dict):
+        add = dict.__setitem__
+
+    class Polite:
+        kind = "polite"
+
+    kinds, configs = Known(), Known()
+    monkeypatch.setattr("everlearn.evaluation.task.KINDS", kinds)
+    monkeypatch.setattr("everlearn.evaluation.task.CONFIGS", configs)
+    assert register_kind()(Polite) is Polite
+    assert (kinds, configs) == ({"polite": Polite}, {})
+    assert register_kind(TaskConfig)(Polite) is Polite
+    assert (kinds, configs) == ({"polite": Polite}, {"polite": TaskConfig})
+
+
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_says_what_it_is(name):
     metric = METRICS[name]
@@ -158,6 +184,14 @@ def test_rows_are_paired_and_seeds_reproduce():
     np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 0.25, rtol=1e-9)
     np.testing.assert_array_equal(samples, bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=3))
     assert not np.array_equal(samples, bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=4))
+
+
+@pytest.mark.parametrize("units", [64, 12])  # of few units the samples follow Student's t
+def test_cells_and_arrays_are_resampled_alike(units):
+    rng = np.random.default_rng(2)
+    nats, labels = rng.random(units), rng.integers(1, 9, units)
+    drawn = resample([text_cell(nats, labels, 4.0)], [METRICS["loss"]], seed="x", resamples=50)["loss"].samples
+    np.testing.assert_allclose(drawn, bootstrap_ratio(nats, labels, seed="x", resamples=50), rtol=1e-6)
 
 
 def test_one_unit_has_no_interval():

@@ -26,9 +26,11 @@ from everlearn.evaluation import (
     task_path,
     text_cell,
 )
+from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES, Column, Scores
 from everlearn.evaluation.quantities import summarise as summary_of
 from everlearn.evaluation.results import Summary
+from everlearn.evaluation.score_table import ScoreTable
 
 # -- Derived numbers: by hand, and as properties of random matrices ----------------------------------------------------
 
@@ -241,6 +243,42 @@ def test_the_three_loss_metrics():
     assert matrix.task_domains is None
 
 
+def test_bytes_of_each_block_count_where_they_are_known_and_the_average_elsewhere():
+    known = {"bytes": np.array([30, 10])}
+    for properties, width in ((known, 40), (None, 20 * 4.0)):
+        cell = text_cell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0, given=properties)
+        assert METRICS["bits_per_byte"].score(cell) == pytest.approx(60 / np.log(2) / width)
+
+
+def test_cells_are_of_the_same_examples_unless_their_fingerprints_tell():
+    def cell(mark: str):
+        return text_cell(np.array([4.0]), np.array([2]), 3.0, mark=mark)
+
+    assert cell("one").same_examples(cell("one"))
+    assert cell("one").same_examples(cell(""))
+    assert not cell("one").same_examples(cell("other"))
+
+
+def test_sums_of_losses_are_kept_in_float64():
+    cell = text_cell(*np.array([[4.0], [2.0]], np.float32), 3.0, *np.array([[3.0], [1.0]], np.float32))
+    assert cell["nats"].dtype == cell["content_nats"].dtype == np.float64
+    assert cell["items"].dtype == cell["content_items"].dtype == np.int64
+
+
+def test_a_table_of_another_program_keeps_what_it_says_and_is_named_after_its_metric():
+    raw = {"rows": ["base", "alone"], "columns": ["a", "b", "c"], "cells": [], "unit": "points", "title": "Points"}
+    table = ScoreTable.lenient("some_points", raw)
+    assert (table.title, table.unit, table.printed_unit) == ("Points", "points", "points")
+    bare = ScoreTable.lenient("some_points", {})
+    assert (bare.title, bare.unit, bare.rows, bare.columns) == ("Some points", "", [], [])
+
+
+def test_where_rows_are_not_called_after_domains_the_table_says_when_each_was_learnt():
+    raw = {"rows": ["base", "alone"], "columns": ["a", "b", "c"], "cells": [], "learnt_at": {"a": "alone", "b": None}}
+    table = ScoreTable.lenient("loss", raw)
+    assert [table.own_stage(column) for column in table.columns] == [1, 0, None]
+
+
 def test_derived_numbers_and_the_pairing_of_their_intervals():
     loss = build().summary["loss"]
     assert loss.learnt["a"].value == pytest.approx(1.0)
@@ -330,6 +368,13 @@ def test_json_round_trip_and_names(tmp_path):
         "general_drift", "average",
     }  # fmt: skip
     assert set(raw["summary"]["loss"]["learnt"]["a"]) == {"value", "low", "high"}
+
+
+def test_each_end_of_a_difference_has_the_distances_of_both_estimates():
+    difference = Estimate(5.0, 4.0, 9.0).minus(Estimate(2.0, -1.0, 2.5))
+    assert difference.value == 3.0
+    assert difference.low == pytest.approx(3.0 - (1.0**2 + 0.5**2) ** 0.5)
+    assert difference.high == pytest.approx(3.0 + (4.0**2 + 3.0**2) ** 0.5)
 
 
 def test_same_cells_same_file(tmp_path):

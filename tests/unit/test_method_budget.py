@@ -258,8 +258,18 @@ def test_a_domain_may_be_called_as_the_general_text_is_here() -> None:
         found.append(
             [(line["general"]["measured"], line["earlier"]["measured"]) for line in lines if "earlier" in line]
         )
+        for line in lines:
+            assert "each" not in line["general"]
+            assert name in line["earlier"]["each"] if "earlier" in line else line is not lines[-1]
     assert found[0] == found[1]
     assert all(general != earlier for general, earlier in found[0][1:])
+
+
+def test_a_text_of_which_a_memory_says_nothing_is_one_of_which_nothing_is_known() -> None:
+    method = Budget(general=0.1, earlier=0.2)
+    vars(Budget)["_known"].set(method, {"general": (known := Known())})
+    assert method._known["general"] is known
+    assert method._known["earlier"].texts == []
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
-from everlearn.methods.base import Method
+from everlearn.methods.base import Cost, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.penalties.forget_me_not import ForgetMeNot
 from everlearn.model.objectives import IGNORE, Outputs
 
 STRENGTH = 300.0
@@ -387,3 +388,22 @@ def test_a_pass_is_declared_where_fisher_information_is_measured(alone: str, mea
     for method, passes in ((build(options), 0), (build({**options, measured: 1.0}), 3 * 10)):
         assert method.cost(model).outside_of([20, 20], 20) == passes
         assert method.needs.importance_pass == (passes > 0)
+
+
+def test_an_adaptation_takes_options_as_every_method_does() -> None:
+    assert ForgetMeNot(samples=7).config.samples == ForgetMeNot(samples=7).weights.config.samples == 7
+
+
+def test_importance_and_anchor_are_declared_and_a_copy_of_the_model_beside_them() -> None:
+    model = tiny.model()
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    held = build("ewc").cost(model)
+    assert held.memory_bytes == held.disk_bytes == 2 * 4 * numbers
+    assert build({"name": "ewc", "strength": 0}).cost(model) == Cost()
+    copy = sum(tensor.numel() * tensor.element_size() for tensor in [*model.parameters(), *model.buffers()])
+    for chosen, forward in (({"l2": 1.0}, 0.0), ({"cosine": 1.0, "ewc": 1.0, "samples": 4}, 1 / 3)):
+        method = build({"name": "forget_me_not", **OFF, **chosen})
+        alone, both = method.weights.cost(model), method.cost(model)
+        assert both.memory_bytes - alone.memory_bytes == (copy if forward else 0)
+        assert both.measuring_bytes == max(0, alone.measuring_bytes - copy) if forward else both == alone
+        assert both.passes_per_step == pytest.approx(forward)

@@ -231,3 +231,11 @@ def test_si_counts_no_negative_importance() -> None:
     stages.learn([method], stages.stage(model, 1, steps=2), maximize=True)  # every weight goes against its gradient
     importance = [v for n, v in method.memory().tensors.items() if n.startswith("importance/")]
     assert all(torch.equal(value, torch.zeros_like(value)) for value in importance)
+
+
+def test_the_path_of_si_is_in_float32_beside_16_bit_weights() -> None:
+    method, model = build({"name": "si"}), tiny.model().to(torch.bfloat16)
+    method.begin_domain(stages.stage(model, 1, steps=1))
+    held = [*method._start.values(), *method._path.values()]
+    assert len(held) == 2 * len(list(model.parameters()))
+    assert {value.dtype for value in held} == {torch.float32}
