@@ -1,0 +1,173 @@
+"""Pages of small results against their cells and tables: small-rows.md, analyses.md, mutation.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from everlearn.grid.archive import find_cells
+
+ROOT = Path(__file__).parents[2]
+PLAIN = "sequential"
+HALVES = {"results": "# Small rows", "answers-results": "## Prompts and answers"}
+"""Folder of cells → the heading of its part of the page."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a row did, in bits per byte."""
+
+    title: str
+    average: float
+    learnt: float | None
+    forgotten: float | None
+
+
+@cache
+def scores(folder: str) -> Mapping[str, Scores]:
+    """Return the scores of every cell of a folder by the name of its row."""
+    cells = [cell.value for cell in find_cells(ROOT / "benchmarks" / "small-rows" / folder).values()]
+    return {cell["grid"]["row"]: of(cell) for cell in cells}
+
+
+def of(cell: dict[str, Any]) -> Scores:
+    """Return the scores of a cell from its matrix of measurements, rather than from what it sums up itself."""
+    matrix = cell["matrices"]["bits_per_byte"]
+    value = {(row, column): mean for row, column, mean, *_ in matrix["cells"]}
+    rows, columns = matrix["rows"], matrix["columns"]
+    learnt_at = matrix.get("learnt_at", dict(zip(columns, columns, strict=True)))
+    in_turn = "learnt_at" not in matrix and rows == ["base", *columns]
+    known = all(learnt_at.values())
+    return Scores(
+        cell["grid"]["title"],
+        fmean(value[rows[-1], column] for column in columns),
+        fmean(value["base", c] - value[learnt_at[c], c] for c in columns) if known else None,
+        value[rows[-1], columns[0]] - value[columns[0], columns[0]] if in_turn else None,
+    )
+
+
+def part(folder: str) -> str:
+    """Return the part of the page about a folder's cells."""
+    page = (ROOT / "docs/results/small-rows.md").read_text(encoding="utf-8")
+    first, second = page.split(HALVES["answers-results"])
+    return first if folder == "results" else second
+
+
+def written(value: float | None, sign: str) -> str:
+    """Return a number as tables have it."""
+    if value is None:
+        return "–"
+    return f"{value:{sign}.4f}".replace("-", "−") if round(value, 4) else "0.0000"
+
+
+@pytest.mark.parametrize("folder", HALVES)
+def test_the_table_has_every_cell_and_its_numbers(folder: str) -> None:
+    table = re.search(r"### Held-out text.*?\n\n(.*?)\n\n", part(folder), re.DOTALL)
+    assert table is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()[2:]]
+    shown = {title: numbers[:3] for title, *numbers in rows}
+    expected = {
+        each.title: [written(each.average, ""), written(each.learnt, "+"), written(each.forgotten, "+")]
+        for each in scores(folder).values()
+    }
+    assert shown == expected
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """Yield the folder and the words of every statement of the page that has a number or a comparison."""
+    rows, answers = scores("results"), scores("answers-results")
+    plain, asked = rows[PLAIN], answers[PLAIN]
+
+    def kept(name: str) -> str:
+        return f"{100 * learnt(rows[name]) / learnt(plain):.0f}"
+
+    def left(name: str) -> str:
+        return f"{100 * forgotten(answers[name]) / forgotten(asked):.0f} %"
+
+    yield "results", f"**Plain training** learns {learnt(plain):.2f} bits per byte and forgets nothing"
+    yield "results", f"helps that of sympy (−{-forgotten(plain):.2f})"
+    yield "results", f"**Lifelong-MoE** {kept('lifelong_moe')} % of it"
+    yield "results", f"keeps the model from learning ({kept('kd_representations')} %)"
+    yield "results", f"it learns {kept('kd_contrast')} and {kept('kd_seed')} %"
+    yield "results", f"**AdapterCL** learns {kept('adapter_cl')} %"
+    yield "results", f"**logit distillation** ({kept('kd_logits')} %), **running averages** ({kept('model_average')} %)"
+    yield "results", f"**Reptile** ({kept('reptile')} %) and **WiSE-FT** ({kept('wise_ft')} %) learn less"
+    yield "results", f"**The infinite schedule** learns {kept('infinite_schedule')} %"
+    yield "results", f"**MoCL** and **Progressive Prompts** learn {kept('mocl_by_domain')} and"
+    yield "results", f"and {kept('progressive_prompts_by_domain')} % where the domain of a text is known at test"
+    yield "results", f"**self-generated replay** {kept('replay_generated')} %"
+    yield "results", f"**Distillation as released** learns {kept('kd_released')} %"
+    yield "results", f"reads the domains {-learnt(rows['side_tuning_released']):.2f} bits per byte worse than the base"
+    yield "answers-results", f"forgets {forgotten(asked):.2f} of the {learnt(asked):.2f} bits per byte"
+    yield "answers-results", f"**Replay of 2 %** leaves {left('replay_sample')} of this forgetting"
+    yield "answers-results", f"one after another) {left('siatl')}."
+
+
+def learnt(row: Scores) -> float:
+    """Return what a row that learns domains in turn learnt."""
+    assert row.learnt is not None
+    return row.learnt
+
+
+def forgotten(row: Scores) -> float:
+    """Return what a row that learns domains in turn forgot."""
+    assert row.forgotten is not None
+    return row.forgotten
+
+
+@pytest.mark.parametrize(("folder", "words"), list(sentences()))
+def test_sentences_have_the_numbers_of_the_cells(folder: str, words: str) -> None:
+    assert words in " ".join(part(folder).split())
+
+
+def test_what_the_page_calls_plain_training_is_plain_training() -> None:
+    rows = scores("results")
+    for name in ("selective_init", "forever", "reptile_released"):
+        assert replace(rows[name], title="") == replace(rows[PLAIN], title="")
+    assert replace(rows["stream_schedule"], title="") == replace(rows["infinite_schedule"], title="")
+    assert all(rows[name].average < rows[PLAIN].average for name in ("replay", "replay_sample", "pool", "ewc_separate"))
+    assert rows["elle"].average == pytest.approx(rows[PLAIN].average, abs=0.002)
+    assert rows["separate"].average > rows[PLAIN].average
+    assert rows["ensemble"].average > rows["separate"].average
+
+
+def test_continual_t0_forgets_as_much_as_plain_training() -> None:
+    rows = scores("answers-results")
+    assert forgotten(rows["continual_t0"]) == pytest.approx(forgotten(rows[PLAIN]), rel=0.01)
+
+
+def test_numbers_about_the_analyses_stand_in_their_tables() -> None:
+    page = (ROOT / "docs/results/analyses.md").read_text(encoding="utf-8")
+    text, heading, tables = page.partition("\n## ")
+    statements = text[text.index("* **Codelength**") :]
+    numbers = re.findall(r"\d+\.\d{3,}|\d+ %", statements)
+    assert len(numbers) >= 11
+    for number in numbers:
+        assert f" {number}" in tables
+
+
+def test_every_mutant_of_the_record_is_counted_and_every_survivor_named() -> None:
+    page = (ROOT / "docs/results/mutation.md").read_text(encoding="utf-8")
+    verdicts: dict[str, str] = {}
+    for group in ("penalties", "evaluation"):
+        verdicts |= json.loads((ROOT / f"benchmarks/mutation/{group}.json").read_text(encoding="utf-8"))
+    files = [name.partition(".x")[0].removeprefix("everlearn.") for name in verdicts]
+    noticed = Counter(file for file, verdict in zip(files, verdicts.values(), strict=True) if verdict == "noticed")
+    for file, mutants in Counter(files).items():
+        assert (ROOT / "src/everlearn" / f"{file.replace('.', '/')}.py").is_file()
+        assert f"| `{file}` | {mutants} | {noticed[file]} | {mutants - noticed[file]} |" in page
+    assert f"{len(verdicts)} mutants" in page
+    assert f"{noticed.total()} were noticed" in page
+    unnoticed = [name for name, verdict in verdicts.items() if verdict != "noticed"]
+    assert len(unnoticed) < len(verdicts) / 5
+    for name in unnoticed:
+        assert f"`{name.removeprefix('everlearn.')}`" in page, "every survivor is named, with the reason"
