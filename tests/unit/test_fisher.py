@@ -238,6 +238,18 @@ class Shifting(nn.Module):
         return self.inner(x.roll(1, 0)).roll(-1, 0)
 
 
+class Shifted(nn.Module):
+    """A parameter meets a number before it meets the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(1, 4))
+        self.plain = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.plain(x.view(-1, 3, 4) + self.shift * x.new_tensor(0.5)).flatten(0, 1)
+
+
 def small_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return (model(batch["x"].to(next(model.parameters()).dtype), batch["index"]) ** 2).flatten(1).mean(1)
 
@@ -257,7 +269,12 @@ def test_every_kind_of_use_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "alone"), [(Odd(), {"last.weight"}), (Shifting(), {"last.inner.weight", "last.inner.bias"})]
+    ("last", "alone"),
+    [
+        (Odd(), {"last.weight"}),
+        (Shifting(), {"last.inner.weight", "last.inner.bias"}),
+        (Shifted(), {"last.shift"}),
+    ],
 )
 def test_what_is_not_known_is_measured_sample_by_sample(last: nn.Module, alone: set[str]) -> None:
     torch.manual_seed(0)

@@ -245,7 +245,9 @@ class PerSample(TorchFunctionMode):
     def _copies(self, shared: Tensor, others: Sequence[Tensor]) -> Tensor | None:
         """Return a copy of a shared tensor per sample that broadcasts with the other tensors, or None if impossible."""
         dims = max(shared.dim(), *(other.dim() for other in others))
-        first = max((other.shape[0] for other in others if 0 < other.dim() == dims), default=1)
+        first = max((other.shape[0] for other in others if 0 < other.dim() == dims), default=0)
+        if not first:  # nothing here has samples: a copy for each would meet them along another axis later
+            return None
         first = self._rows if first == 1 else first
         if first % self._rows or (shared.dim() == dims and shared.shape[:1] != (1,)):
             return None
