@@ -209,8 +209,8 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
     assert found["recommended"] == [{"name": "ewc", "strength": 10}, {"name": "wise_ft", "alpha": 0.75}]
     assert found["recommended_with"] == {}
     page = (pages / "frontier.md").read_text()
-    assert "`method: [{name: ewc, strength: 10}, {name: wise_ft, alpha: 0.75}]`. Learning kept" in page
-    assert "the rate it takes from [a rule](../learning-rates.md)" in page
+    assert "`method: [{name: ewc, strength: 10}, {name: wise_ft, alpha: 0.75}]`. Learning, forgetting and drift" in page
+    assert "with a learning rate from [a rule for models of any size](../learning-rates.md)" in page
     assert "± 17" in (pages / "frontier-masked.md").read_text()
 
 
