@@ -323,9 +323,10 @@ def bring(words: Iterable[str], key: str, files: bool = False) -> None:
 
     Args:
         words: names of modules; with `files` also paths of Python files.
-        key: the key that names them, for errors.
-        files: whether a name may be a file, or a module in the working folder. A recipe may not name these: it may
-            come from someone else, and must not run code that its user did not install.
+        key: the option or recipe key in which the user named them, for errors.
+        files: whether a word may name a Python file, or a module in the working folder. This is allowed on the command
+            line but not in a recipe, which may come from someone else and must not run code that its user did not
+            install.
 
     Raises:
         PluginError: there is no such module or file, or importing it fails.

@@ -1,5 +1,7 @@
-"""The benchmarks of this repository: the first plugin of everlearn, found as any other is.
+"""The benchmarks of this repository, as a plugin of everlearn.
 
-Suites with published numbers and claims, the verdicts on these, the causal study of transfer, an LSTM and a CNN as
-bases, end tasks of programs, and the verbs ``bench`` and ``demo``. The core never imports it.
+The package contains benchmark suites with the numbers and claims of papers, and code that judges the claims by
+measurements. It also contains the analysis of transfer over long streams (arXiv 2402.17400), an LSTM and a CNN as base
+models, end tasks in which a model generates programs, and the commands ``bench`` and ``demo``. The package
+``everlearn`` never imports this one. It finds it by its entry points, as it finds every plugin.
 """

@@ -74,18 +74,20 @@ class Probe:
 def probe(
     path: str, key: str, task: str | None = None, learner: str | None = None, tokenizer: Any | None = None
 ) -> Probe:
-    """Look into a corpus.
+    """Choose the columns of a corpus to read, and measure its size, from its first documents.
 
     Args:
         path: a file, a folder, a glob, a ``suite:`` address, or the id of a dataset on the hub.
-        key: the option that names it, for errors.
+        key: the option in which the user named the corpus, for errors.
         task: `sft` reads prompts and answers, `pretrain` reads text; None chooses by the columns.
-        learner: the method that learns prompts and answers only, if it decided the task.
+        learner: subject of error messages, such as "An encoder-decoder model", if the model can only learn prompts and
+            answers; None for other models.
         tokenizer: the model's tokenizer, whose template formats chats.
 
     Raises:
-        ModelError: the tokenizer cannot write chats.
-        DataError: it cannot be read, or has no column of text, or no prompts and answers although `task` requires them.
+        ModelError: the corpus consists of chats, and the tokenizer has no chat template.
+        DataError: the corpus cannot be read, or has no column of text, or no prompts and answers although `task` is
+            `sft`.
     """
     place = located(path, key)
     looked_at = first_rows(place, key)

@@ -76,18 +76,20 @@ def evaluate(
 ) -> Results:
     """Measure models on the held-out text and end tasks of a recipe; earlier measurements are reused.
 
-    Each is evaluated as it is on disk: additions of a method at test time belong to its run
-    (:meth:`everlearn.learner.ContinualLearner.tested`).
+    Each checkpoint is loaded as a plain model. Modules that a method attaches only for evaluation (adapters, prompts)
+    are stored with its run and not in the checkpoint, so they are missing here. To get a model with them, call
+    :meth:`everlearn.learner.ContinualLearner.tested`.
 
     Args:
-        checkpoints: a row each.
+        checkpoints: the models; each becomes one row of the results.
         recipe: defines domains, general text, end tasks and `evaluation`; its model and methods are ignored.
-        folder: folder for cells and ``results.json``, in the form of a run.
-        end_tasks: whether to evaluate on these too.
+        folder: folder to which the scores of single examples and ``results.json`` are written, with the layout of a
+            run folder, so that reports can read it.
+        end_tasks: whether to evaluate on the recipe's end tasks too.
         reporter: receives progress messages.
 
     Raises:
-        RunError: the recipe has neither held-out text nor end tasks, or the folder is a run's.
+        RunError: the recipe has neither held-out text nor end tasks, or `folder` belongs to a training run.
         EverlearnError: a model or a text cannot be read.
     """
     asked = recipe.tasks if end_tasks else ()

@@ -1,4 +1,7 @@
-"""Put several runs side by side: what they share, which differ only in their seed, and in what the others differ."""
+"""Compare several runs on the domains and metrics that all of them have.
+
+Runs that differ only in their seed are averaged. Other differences between the runs are listed with the comparison.
+"""
 
 from __future__ import annotations
 

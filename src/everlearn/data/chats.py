@@ -114,7 +114,8 @@ class ChatFormat:
         """Return what the template writes around a question and its answer.
 
         Raises:
-            DataError: no special token ends a question or an answer, so that a model cannot write one to its end.
+            DataError: the template does not end questions and answers with a special token, so it is unknown where a
+                generated question or answer ends.
         """
         question, answer = Message("user", _QUESTION), Message(ASSISTANT, _ANSWER)
         before, _, between = self._rendered([question], (), add_generation_prompt=True)[0].partition(_QUESTION)

@@ -97,10 +97,11 @@ def choose_columns(
         rows: the first ones of the corpus.
         path: path of the file, for errors.
         task: `sft` takes prompts and answers, or chats; `pretrain` takes text; None takes what the columns suggest.
-        learner: the method that learns prompts and answers only, if it decided the task.
+        learner: subject of error messages, such as "An encoder-decoder model", if the model can only learn prompts and
+            answers; None for other models.
 
     Raises:
-        DataError: there are none.
+        DataError: the corpus has no columns that suit the task.
     """
     if not rows:
         raise DataError(f"{path} is empty: it holds no text.")

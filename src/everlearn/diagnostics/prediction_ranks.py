@@ -1,9 +1,10 @@
 """Measure the rank of a domain's characteristic words among a checkpoint's predictions.
 
-For each domain, the n-grams with the largest TF-IDF against the other held-out sets are chosen, and contexts of
-held-out text that end just before one. The rank of its first token in the vocabulary is 1 for the likeliest. The
-result for each checkpoint is the median logarithm of the rank over a domain's contexts. A perplexity depends on every
-comma; this depends on a domain's content.
+For each domain, the analysis chooses the n-grams with the largest TF-IDF against the other held-out sets, and finds
+the places in held-out text where one of them occurs. At each place the checkpoint predicts the first token of the
+n-gram from the tokens before it. The rank of that token among the vocabulary, sorted by probability, is 1 if it is the
+likeliest. The result for each checkpoint and domain is the median logarithm of these ranks. Perplexity depends on every
+token, down to the commas; these ranks depend on the tokens that characterise a domain.
 
 The analysis is from the second version of the causal study (arXiv 2402.17400), which first groups text by sentence
 embeddings. Using n-grams of tokens against the other sets, without another model, is our reading of it.

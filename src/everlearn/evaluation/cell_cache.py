@@ -1,8 +1,9 @@
-"""Share the base model's cells between runs: the same model on the same text gives the same scores.
+"""Share the base model's scores between runs: the same model on the same text gives the same scores.
 
-Each cell has a sealed folder, named by a hash of everything on which it depends: the model's weights and configuration,
-the task with its examples, and the conditions. Two processes may write the same cell at the same time, since each
-writes its own folder and then moves it to the final name.
+A cell holds the outcomes of one model on the examples of one task. Each cell has a folder with checksums, named by a
+hash of everything on which the outcomes depend: the model's weights and configuration, the task with its examples, and
+the conditions. Two processes may write the same cell at the same time, since each writes its own folder and then moves
+it to the final name.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ FORMAT = 2
 
 
 class SharedCells:
-    """Cache the cells of one unchanged model.
+    """Cache the outcomes of one model on tasks, so that a later run need not measure them again.
+
+    The model is identified by its weights and configuration when the object is created. They must not change while it
+    is used.
 
     Args:
-        folder: folder of the cache.
+        folder: folder of the cache, which runs share.
         model: the evaluated model.
     """
 
@@ -43,7 +47,7 @@ class SharedCells:
         self._tokenizers: dict[PreTrainedTokenizerBase, str] = {}  # cached, since hashing a large vocabulary is slow
 
     def path(self, task: Task, how: Conditions) -> Path:
-        """Return the folder of a cell, which need not exist."""
+        """Return the folder for the outcomes of a task under these conditions; it need not exist."""
         objective = {name: value for name, value in vars(how.objective).items() if name != "tokenizer"}
         if how.tokenizer not in self._tokenizers:
             self._tokenizers[how.tokenizer] = _of_tokenizer(how.tokenizer)
@@ -55,7 +59,7 @@ class SharedCells:
         return self.folder / name
 
     def find(self, task: Task, how: Conditions) -> Cell | None:
-        """Return the cell with this task's and row's names; None if it is missing or damaged."""
+        """Return the cached outcomes, labelled with the names of this task and row; None if missing or damaged."""
         if not task.shared:
             return None
         folder = self.path(task, how)
@@ -67,7 +71,7 @@ class SharedCells:
             return None
 
     def keep(self, task: Task, how: Conditions, cell: Cell) -> None:
-        """Save a cell for other runs."""
+        """Save the outcomes of a task for other runs."""
         if not task.shared:
             return
         with files.new_folder(self.path(task, how)) as folder:

@@ -56,7 +56,10 @@ def stream(factory: RunFactory, job: Job, place: Path) -> Made:
 
 
 def cumulative(factory: RunFactory, job: Job, place: Path) -> Made:
-    """Train each domain shuffled with all domains before it (A, then A and B), with the steps of the domain alone."""
+    """Train on the first domain, then on the first two shuffled together, then on the first three, and so on.
+
+    Each stage has as many steps as training on its newest domain alone would have.
+    """
     whole = factory.recipe(job, place / "run")
     alone, learnt = ContinualLearner(whole, reporter=factory.reporter), []
     domains = [domain.model_dump(mode="json") for domain in whole.domains]

@@ -73,19 +73,20 @@ _ABOUT_DIFFERENCES = (
 
 
 class GridPage:
-    """Everything that is shown of a grid.
+    """The tables, figures and notes that show the results of a grid, in several output formats.
 
     Args:
         template: the grid's template.
         cells: the results.
         reference: row with which the others are compared. Default: plain training, else the base model, else the
             first row.
-        shown: rows to show; all if empty. The others only serve as reference.
+        shown: rows to show; all if empty. A row that is not shown can still be the reference.
         states: state of every requested cell; empty if unknown.
-        runs: folders of finished runs of the grid's streams, for the verdict and the first figure of their report.
+        runs: folders of finished runs of the grid's streams. If there are any, the page begins with the verdict and the
+            first figure of a report that compares these runs.
 
     Raises:
-        RunError: there are no cells, or none of the reference or of the rows to show.
+        RunError: there are no cells, the reference has no cell, or no row in `shown` has a cell.
     """
 
     ENDINGS = ("html", "md", "tex", "csv", "json")

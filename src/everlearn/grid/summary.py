@@ -34,7 +34,7 @@ class Line(Pool):
 
     @property
     def facts(self) -> GridCell:
-        """Return the group `grid` of the first cell, which is that of all."""
+        """Return the row's name, title, paper and costs, which every cell records; those of the first cell."""
         return self.runs[0].grid
 
     @property
@@ -44,7 +44,7 @@ class Line(Pool):
 
     @cached_property
     def rows(self) -> Rows:
-        """Return order and seed of each cell → its numbers."""
+        """Return the numbers of each cell, by its order and seed."""
         return {unit_of(cell): numbers(cell) for cell in self.runs}
 
     @cached_property
@@ -96,7 +96,7 @@ def summarise(cells: Sequence[Run], reference: str | None = None) -> list[Line]:
             first row.
 
     Raises:
-        RunError: there are no cells, or none of the reference.
+        RunError: there are no cells, or the reference has no cell.
     """
     if not cells:
         raise RunError("There are no results yet: run the command without `--show` first.")

@@ -29,7 +29,7 @@ class Importance(Protocol):
 
 @dataclass
 class Diagonal:
-    """Σ_i F_i Δ_i².
+    """Importance of each parameter by itself: the diagonal of the Fisher information, Σ_i F_i Δ_i².
 
     Attributes:
         values: F by parameter name, of the parameter's shape.
@@ -53,12 +53,17 @@ class Diagonal:
 
 @dataclass
 class Kronecker:
-    """Σ over weights of tr(Δᵀ L Δ R), and Σ F Δ² of all other parameters (K-FAC: arXiv 1503.05671).
+    """Importance with a Kronecker product for each linear layer (K-FAC, arXiv 1503.05671): Σ tr(Δᵀ L Δ R) + Σ F Δ².
 
-    The gradient of a linear layer's weight is Σ_s δ_s ⊗ x_s; its second moment is approximated by the product of those
-    of δ and x, L = (1/N) Σ_ns δ δᵀ and R = (1/P) Σ_ns x xᵀ over the P positions that a loss reaches, which treats
-    positions as independent (arXiv 2311.00636, "expand"). Unlike a diagonal it accounts for correlations between the
-    weights of a layer. It is exact if every sample has one position and δ is independent of x.
+    The first sum is over the weights of linear layers, the second over all other parameters. The gradient of a linear
+    layer's weight is Σ_s δ_s ⊗ x_s over the positions s of a sample, with x_s the layer's input and δ_s the gradient of
+    its output. Its second moment is approximated by the Kronecker product of the second moments of δ and of x,
+
+        L = (1/N) Σ_ns δ_ns δ_nsᵀ,   R = (1/P) Σ_ns x_ns x_nsᵀ,
+
+    with N samples and the P positions that a loss reaches. This treats positions as independent (arXiv 2311.00636,
+    "expand"). Unlike a diagonal it accounts for correlations between the weights of a layer. It is exact if every
+    sample has one position and δ is independent of x.
 
     Attributes:
         factors: (L, R) of each weight by parameter name, [rows, rows] and [columns, columns].

@@ -312,7 +312,7 @@ class Method:
         return source
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the parameter groups of the optimizer, before each stage."""
+        """Return the parameter groups for a stage's optimizer; by default `groups`, its ``param_groups``, unchanged."""
         return groups
 
     def optimizer(self, stage: Stage, optimizer: Optimizer) -> Optimizer:

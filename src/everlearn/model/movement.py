@@ -237,7 +237,11 @@ def _spectral_norm(matrix: Tensor) -> float:
 
 
 def together(parts: Iterable[Moved]) -> dict[str, Moved]:
-    """Merge the parts of each layer: layer → one group, in their order."""
+    """Sum the measurements of the parts of each layer (attention, feed-forward, other).
+
+    Returns:
+        One measurement for each layer, by the name of the layer, in the order in which layers first occur in `parts`.
+    """
     layers: dict[str, Moved] = {}
     for part in parts:
         known = layers.get(part.layer)
@@ -246,12 +250,12 @@ def together(parts: Iterable[Moved]) -> dict[str, Moved]:
 
 
 def whole(parts: Iterable[Moved]) -> Moved:
-    """Merge all groups into one."""
+    """Sum the measurements of all parts of all layers to one for the complete model."""
     return functools.reduce(_both, (replace(part, layer="", part="") for part in parts))
 
 
 def _both(one: Moved, other: Moved) -> Moved:
-    """Merge two groups."""
+    """Return the measurement of two disjoint groups of tensors together."""
     return Moved(
         one.layer,
         one.part,

@@ -207,9 +207,15 @@ class Objective:
         return Outputs(own, (labels != IGNORE).sum(), hidden[0], of_views, rest, balance)  # type: ignore[arg-type]
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor], loss: LogitLoss | None = None) -> Tensor:
-        """Return the mean loss over the labels of each row, [B]: in nats, or by `loss`, a function of their logits.
+        """Return the mean loss of each row over its labelled positions, [B].
 
-        Logits are computed in chunks. `loss` is also called for rows without a label; its values for those are ignored.
+        Logits are computed in chunks.
+
+        Args:
+            model: the model.
+            batch: the batch, with its labels.
+            loss: function from logits to losses, which replaces cross-entropy (in nats). It is also called for
+                positions without a label; its values there are ignored.
         """
         labels = batch["labels"]
         losses = self._at_labels(model, batch, loss=loss).view(labels.shape)
@@ -296,7 +302,11 @@ class Objective:
         return None if longest is None else int(longest) - self.first_position
 
     def options(self) -> dict[str, Any]:
-        """Return the keyword arguments of every forward pass; a cache would undo the isolation of packed documents."""
+        """Return keyword arguments that are passed to every forward pass of the model.
+
+        By default they turn the key-value cache off. With a cache, transformers does not restrict attention to single
+        documents, so the documents of a packed row would see each other.
+        """
         return {"use_cache": False}
 
 

@@ -16,13 +16,17 @@ FACTS = "stage.json"
 
 
 class MemoryFolder:
-    """``<memory>/stage-<number>-<domain>/``: the memory of a stage as in a run folder, sealed. The last one is current.
+    """Save and load what methods keep from one domain to the next, for trainings with `protect`.
+
+    Methods keep tensors and numbers from earlier domains, such as importances and anchors: their memory. After each
+    domain the memory is saved in a new subfolder ``stage-<number>-<domain>/``, with checksums and in the format of a
+    run folder. The subfolder with the highest number is loaded.
 
     Args:
-        path: the folder; it need not exist.
+        path: the folder that contains the subfolders; it need not exist.
 
     Raises:
-        RunError: the memory is damaged.
+        RunError: a file of the last subfolder is missing or differs from its checksum.
     """
 
     def __init__(self, path: Path) -> None:

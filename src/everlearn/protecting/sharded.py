@@ -24,15 +24,15 @@ CANNOT = {
 
 
 def check_sharded(trainer: Trainer, methods: Sequence[Method], stops: bool) -> None:
-    """Refuse what cannot work in a Trainer under FSDP.
+    """Check that `protect` supports the model, the methods and the options in a Trainer under FSDP.
 
     Args:
         trainer: the trainer, before its model is sharded.
         methods: the methods.
-        stops: whether the training ends beyond a bound.
+        stops: whether the user set `stop`, which ends the training early when the model forgets more than allowed.
 
     Raises:
-        MethodError: the message says what, and what to do.
+        MethodError: something is not supported; the message says what, and what to do.
     """
     plugin: Any = trainer.accelerator.state.fsdp_plugin
     model: Any = unwrap(trainer.model)  # type: ignore[arg-type]  # it has one

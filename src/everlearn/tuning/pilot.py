@@ -162,7 +162,7 @@ def score_of(results: Results, tolerate: float) -> float | None:
 
 
 def _estimates(results: Results, quantity: str) -> Mapping[str, Estimate]:
-    """Return column → a quantity of the first metric that was measured."""
+    """Return a quantity for each held-out set, by name, under the first metric of :data:`METRICS` that was measured."""
     summary = next((results.summary[metric] for metric in METRICS if metric in results.summary), None)
     estimates: Mapping[str, Estimate] = getattr(summary, quantity, {})
     return estimates

@@ -1,7 +1,7 @@
-"""The mean of numbers that are crossed: each run has one for each task, and both runs and tasks are samples.
+"""Estimate a mean over runs and tasks, where every run has a number for every task and both are random samples.
 
-Runs differ on all tasks at once and tasks in all runs at once, so that neither single numbers nor task means nor run
-means are independent observations; a test that takes them so finds differences where there are none.
+A run can be better on all tasks at once, and a task can be easier in all runs at once. So the single numbers are not
+independent observations, and a test that treats them as independent finds differences where there are none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy.stats import t as student
 from everlearn.evaluation.statistics import LEVEL
 
 _ROUNDING = 1e-12
-"""Of numbers that are all equal."""
+"""Relative size below which a standard error is only rounding: the numbers are equal."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,17 @@ class CrossedMean:
     freedom: float = 1.0
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
-        """Return the ends of the confidence interval; None without an error."""
+        """Return the ends of the confidence interval; None if the standard error is unknown."""
         if self.error is None:
             return None
         reach = self.error * float(student.ppf((1 + level) / 2, self.freedom))
         return self.value - reach, self.value + reach
 
     def p_value(self, at: float = 0.0) -> float | None:
-        """Return the two-sided p-value of a mean of `at`; below 0.05 exactly if the 95 % interval excludes it."""
+        """Return the two-sided p-value of the hypothesis that the true mean is `at`; None if the error is unknown.
+
+        It is below 0.05 exactly if the 95 % interval does not contain `at`.
+        """
         if self.error is None:
             return None
         distance = abs(self.value - at)

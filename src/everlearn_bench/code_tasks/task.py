@@ -163,7 +163,11 @@ class Programs(Task):
 
 
 class Told:
-    """Count finished units and report the number."""
+    """Count finished units of work, and report the total to a progress callback after each one.
+
+    Args:
+        progress: called with the number of units finished so far; None if nobody wants to know.
+    """
 
     def __init__(self, progress: Callable[[int], None] | None) -> None:
         self.progress, self.done = progress, 0

@@ -53,7 +53,7 @@ class Suite(GridTemplate):
     knows none of this; :meth:`on` returns the suite that does.
 
     Attributes (beside those of a template):
-        name: name in addresses (``suite:NAME/…``) and for ``everlearn bench``.
+        name: name in paths of recipes (``suite:NAME/…``) and on the command line of ``everlearn bench``.
         orders: numbered orders of the domains; the order of the template alone if it is not set.
         recipe_file: the template, in the folder of the class or of a base class.
         published: published numbers.
@@ -231,7 +231,10 @@ S = TypeVar("S", bound=Suite)
 
 
 def register_suite(cls: type[S]) -> type[S]:
-    """Register a suite by name, for addresses and for ``everlearn bench``."""
+    """Register a suite under its name.
+
+    Then recipes can use paths ``suite:NAME/…``, and ``everlearn bench NAME`` runs the suite.
+    """
     SUITES.add(cls.name, cls())
     return cls
 

@@ -1,7 +1,8 @@
-"""Pre-train small encoders from scratch: a tokenizer, initial weights with local attention, and a folder to ship.
+"""Prepare and finish the pre-training of small encoders from scratch.
 
-Two base models are built with it: that of the demo (``everlearn_bench.suites.docs``) and the English one
-(``benchmarks/bases``).
+The functions train a tokenizer, create initial weights whose attention heads attend to neighbouring tokens, and save
+the trained model in a folder small enough to be distributed with the source. Two base models were built with them: the
+one of the demo (``everlearn_bench.suites.docs``) and the English encoder (``benchmarks/bases``).
 """
 
 from __future__ import annotations

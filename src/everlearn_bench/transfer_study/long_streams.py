@@ -1,4 +1,7 @@
-"""A grid of long streams as the causal study counts it: transfer by order, and whether late stages forget more."""
+"""The part of a grid's page about long streams: transfer by order, and whether late stages forget more.
+
+The measures are those of the causal study (arXiv 2402.17400).
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ class LongStreams(GridPart):
         return bool(self._groups)
 
     def tables(self) -> list[Table]:
-        """Transfer, of all domains, by super-domain and by size, and forgetting by position; none of short streams."""
+        """Return tables of transfer (of all domains, by super-domain and by size) and of forgetting by position.
+
+        There are no tables if all streams are short.
+        """
         if not self:
             return []
         runs = self._runs()
@@ -75,7 +81,7 @@ class LongStreams(GridPart):
 
     @cached_property
     def evaluation(self) -> dict[str, float]:
-        """Return row → compute of its score matrix as a share of its steps: the mean over runs, where it is known."""
+        """Return the compute of evaluation relative to training, for each row, as a mean over its runs."""
         shares: dict[str, list[float]] = {}
         for cell in (cell for cells in self._groups.values() for cell in cells):
             if (share := evaluation_share(cell)) is not None:
@@ -83,7 +89,7 @@ class LongStreams(GridPart):
         return {entry: float(np.mean(own)) for entry, own in shares.items()}
 
     def plates(self) -> Iterator[Plate]:
-        """Draw the score matrix, then forgetting by gap, each a picture for each entry and order."""
+        """Draw a score matrix and a figure of forgetting by gap for each row and order."""
         for label, cells in list(self._groups.items())[:SERIES]:
             yield from heat(_scores(label, cells))
         for label, found in list(self._saturations.items())[:SERIES]:
@@ -118,7 +124,11 @@ class LongStreams(GridPart):
 
     @cached_property
     def _saturations(self) -> dict[str, SaturationByGap]:
-        """Return row and order (seeds pooled), then each row with several orders (pooled) → saturation."""
+        """Test whether late stages forget more, for each row in each order, with the runs of all seeds together.
+
+        For each row that was run in several orders of the same domains, another test takes the runs of all orders
+        together. The keys of the result are titles for tables.
+        """
         together = dict(self._groups)
         for title, cells in self._entries.items():
             orders = {cell.grid.order for cell in cells}

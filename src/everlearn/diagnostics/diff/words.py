@@ -72,7 +72,10 @@ def _ends(found: Estimate, task: TaskDifference) -> str:
 
 
 def text_table(found: ComparedModels) -> Table:
-    """Make a table of texts × verdict, both levels and their difference."""
+    """Make a table with a row for each text.
+
+    It shows the verdict, the difference of the losses, the losses of both models, and the size of the text.
+    """
     rows = []
     for text in found.texts:
         change = None
@@ -106,7 +109,10 @@ def text_table(found: ComparedModels) -> Table:
 
 
 def task_table(found: ComparedModels) -> Table:
-    """Make a table of end tasks × verdict, both scores, their difference and the examples that changed."""
+    """Make a table with a row for each end task.
+
+    It shows the verdict, the difference, the scores of both models, and how many examples became better or worse.
+    """
     rows = [
         (
             task.name,
@@ -146,7 +152,7 @@ def word_table(title: str, words: Sequence[WordChange]) -> Table:
 
 
 def layer_table(found: ComparedModels) -> Table:
-    """Make a table of layers × how far they moved."""
+    """Make a table of how far the weights of each layer moved."""
     parts = found.layers or []
     listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
     rows = [(said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share)))) for name, part in listed]

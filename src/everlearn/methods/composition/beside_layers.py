@@ -1,4 +1,4 @@
-"""Attachments beside the layers of a frozen model, which read the inputs of the layers and change the final output."""
+"""Modules beside the layers of a frozen model: they take the layers' inputs and change the output of the last layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BesideLayers(Attachment):
         layers_read(model)[-1].register_forward_hook(self.behind)
 
     def before(self, reader: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Prepare for a text; a forward pre-hook of the part that reads it."""
+        """Prepare for a forward pass; a forward pre-hook of :func:`reader_of`."""
         inputs = arguments(reader, args, kwargs)
         self.read(reader, inputs, documents(inputs))
 
@@ -36,10 +36,10 @@ class BesideLayers(Attachment):
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     def read(self, reader: nn.Module, inputs: dict[str, Any], document: Tensor) -> None:
-        """Prepare for a text that will be read.
+        """Prepare for a forward pass, before the layers run.
 
         Args:
-            reader: the part of the model that reads it.
+            reader: the module that processes the input tokens (:func:`reader_of`).
             inputs: the arguments of its forward pass.
             document: document number of each token (:func:`~everlearn.model.packed.documents`).
         """
@@ -51,7 +51,11 @@ class BesideLayers(Attachment):
 
 
 def reader_of(model: nn.Module) -> nn.Module:
-    """Return the part of a model, with or without a vocabulary head, that reads a text."""
+    """Return the module that processes the input tokens: the encoder of an encoder-decoder, otherwise the base model.
+
+    Args:
+        model: the model, with or without a vocabulary head.
+    """
     base: Any = model.base_model
     reader: nn.Module = base.encoder if kind_of(model) == "encoder-decoder" else base
     return reader
@@ -65,7 +69,7 @@ def layers_path(model: nn.Module) -> str:
 
 
 def layers_read(model: nn.Module) -> nn.ModuleList:
-    """Return the layers of :func:`reader_of` that process a text, in order."""
+    """Return the layers of :func:`reader_of`, in order."""
     return layers_of(model)[0].modules
 
 

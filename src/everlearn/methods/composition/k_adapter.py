@@ -34,10 +34,10 @@ class KAdapter(Method):
     starts near the identity. The model is frozen, and each chain is trained alone. Attention inside an adapter has the
     mask of the model: no padding, no other document, in a decoder no later tokens.
 
-    A classifier computes W [H; C_K; C'_K; …] + b over the active chains of a text (published for several sources);
-    it is initialised to H. For language models, which the paper does not cover, chains are trained through a head that
-    expects H: it reads H + Σ (C_K − Σ_i H[l_i]), H plus what the adapters have added, with a gate for each chain if
-    `combine` is `gate`.
+    The input of a classifier is W [H; C_K; C'_K; …] + b over the active chains of a text, as published for several
+    sources of knowledge; W is initialised so that this is H. The paper does not cover language models. Their head
+    expects H, so its input is H + Σ (C_K − Σ_i H[l_i]), that is, H plus what the adapters have added, with a gate for
+    each chain if `combine` is `gate`.
     """
 
     name = "k_adapter"

@@ -1,4 +1,8 @@
-"""SAPT-LoRA: a low-rank block for each domain, and a shared attention over them that pseudo-samples preserve."""
+"""SAPT-LoRA: a low-rank block for each domain, combined by one attention module that all domains share.
+
+Training on a new domain could change the attention weights for inputs of earlier domains. A loss on stored or generated
+pseudo-samples of those domains prevents this.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ELLE: a model that grows with each domain, preserves its function, and reads each domain with a prompt."""
+"""ELLE: a model that grows before each domain without changing its function, with a trained prompt for each domain."""
 
 from __future__ import annotations
 
@@ -206,7 +206,12 @@ class ELLE(Method):
         return self._replay.training_data(source, stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Set the domains of the rows for the prompts and, during recovery, the teacher's features for the head."""
+        """Select the prompt of each row and, in the first part of the stage, compute the targets of the teacher.
+
+        Each row gets the prompt of the domain from which its text comes. While the loss of the teacher has a weight
+        (:meth:`recovery_weight`), the teacher's last hidden states are computed. The divergence from the teacher is
+        computed from them in the forward pass, at the vocabulary head.
+        """
         rows = self._domains_of_rows(stage, batch)
         if rows is not None:
             attached(stage.model, self.name).rows = rows
@@ -244,7 +249,7 @@ class ELLE(Method):
         return not self.config.prompts
 
     def recovery_weight(self, stage: Stage) -> float:
-        """Return r = max(0, 1 − u/U)."""
+        """Return the weight of the teacher's loss at the current step, r = max(0, 1 − u/U)."""
         last = self.config.recovery * stage.steps
         return max(0.0, 1 - stage.step / last) if last > 0 else 0.0
 

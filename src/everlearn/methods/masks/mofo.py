@@ -57,9 +57,10 @@ class MoFO(Method):
     config: Config
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: a copy of the trained parameters that restores masked entries, during the optimizer's step.
+        """Return the additional memory of the method.
 
-        Finding the largest entries needs additional memory for one parameter at a time.
+        During the optimizer's step a copy of the trained parameters is held, from which masked entries are restored.
+        Finding the entries with the largest momentum needs further memory, for one parameter at a time.
         """
         if self.config.fraction == 1:
             return Cost()

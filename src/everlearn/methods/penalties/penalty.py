@@ -1,4 +1,9 @@
-"""A penalty on changes of the weights: importance × anchor × norm."""
+"""Penalties on changes of the weights.
+
+A penalty sums the changes of the weights since an anchor (earlier weights), each weighted by the importance of its
+weight. Subclasses define how importance is measured. Which weights are the anchor, and which norm of the changes is
+penalised, are options that all of them share.
+"""
 
 from __future__ import annotations
 

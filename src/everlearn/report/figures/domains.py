@@ -18,7 +18,10 @@ _ROWS = 24
 
 @figure("domains", title="What each domain learnt and lost", data=Comparison, section="domains")
 def domains(comparison: Comparison) -> Iterator[Plate]:
-    """Draw dots with whiskers, one panel for each measure, all with the same rows; nothing if there are too many."""
+    """Draw a panel for each measure, with a row for each domain and a dot with its interval for each run.
+
+    If there are too many domains or runs, nothing is drawn, and :func:`many_domains` draws a heat map instead.
+    """
     measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
     # All panels have the same rows, so that they can be read across; the last domain has no forgetting.
     rows = list(dict.fromkeys(column for measure in measures for column in measure.columns))

@@ -147,7 +147,10 @@ def _percent(share: float) -> str:
 
 
 def _written(shown: Sequence[str], examples: Sequence[int], columns: Sequence[Said]) -> str:
-    """Return the prompt, the true continuation and each model's; words that the base model lacks are bold."""
+    """Return the prompt, the true continuation, and the continuation that each model generated.
+
+    Where a model's continuation differs from the one of the base model, its words are bold.
+    """
     base = clean(columns[0].cell.texts[examples[0]])
     lines = [("what follows", escape(shown[1].strip()), " class='truth'")]
     for column in columns:

@@ -35,13 +35,14 @@ _DOCSTRING = re.compile(r"""\n\s*[rRuU]?("{3}|'{3}).*?\1""", re.DOTALL)
 
 @dataclass(frozen=True)
 class Kept:
-    """A domain that is a corpus of the data folder, or some of its rows.
+    """The text of a built-in domain: all rows of a corpus in the data folder, or those with certain values in a column.
 
     Attributes:
-        group: group in the taxonomy.
-        corpus: folder below ``domains/``.
+        group: the domain's group in the taxonomy.
+        corpus: the corpus, a folder below ``domains/``.
         column: column by which rows are selected; empty for all rows.
-        values: allowed values of the column; for a venue without its digits ("nips2018" is "nips").
+        values: allowed values of the column. Digits at the end of a row's value are ignored: "nips2018" counts as
+            "nips".
     """
 
     group: str
@@ -95,13 +96,13 @@ LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def branches() -> dict[str, Branch]:
-    """Return the place of every built-in domain in the taxonomy, in the order of its table."""
+    """Return the place of every built-in domain in the taxonomy, in the order of the tables above."""
     kept = {name: Branch(top, kept.group, 2) for top, domains in KEPT.items() for name, kept in domains.items()}
     return kept | {name: Branch(top, group, 2) for name, top, group, _ in _installed()}
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all built-in domains, in the order of its table."""
+    """Return the names of all built-in domains, in the order of the tables above."""
     return tuple(branches())
 
 

@@ -39,7 +39,8 @@ def study_claims(
         Claim(
             "In the similar order a domain is learnt better than by training on it alone.",
             tuple(plain(["continual"], alike, ALONE)),
-            "First version. CPT is compared with FT, both as the gain over the base model right after the domain.",
+            "From the first version of the paper. CPT is compared with FT. Both are measured right after the domain "
+            "was learnt, as the gain over the base model on its held-out text.",
         ),
         Claim(
             "In random order more is transferred, backward and forward, and the last checkpoint is better.",
@@ -47,18 +48,20 @@ def study_claims(
                 ClaimQuestion(PLAIN, PLAIN, number, "above", orders=shuffled, other_orders=alike)
                 for number in ("backward", "forward", "lc")
             ),
-            "First version.",
+            "From the first version of the paper.",
         ),
         Claim(
             "Late stages forget more.",
             (*plain(["late"], alike), *plain(["late"], shuffled)),
-            "First version. What checkpoints in the second half of the stream have forgotten, minus the same for the "
-            "first half, at equal gap: one difference for each gap n − i that both halves have.",
+            "From the first version of the paper. The gap is the number of domains learnt since a domain. What "
+            "checkpoints in the second half of the stream have forgotten is compared with the same for the first "
+            "half, at equal gaps: one difference for each gap that both halves have.",
         ),
         Claim(
             "Continual pre-training beats training on each domain alone.",
             (*plain(["continual"], alike, ALONE), *plain(["continual"], shuffled, ALONE)),
-            "Second version, on models below 1.5 billion parameters: CPT is compared with DAPT in every order.",
+            "From the second version of the paper, about models below 1.5 billion parameters. CPT is compared with "
+            "DAPT in every order.",
         ),
     ]
     if small is not None and large is not None:
@@ -68,9 +71,9 @@ def study_claims(
             Claim(
                 "Small models learn most and forget most.",
                 sizes,
-                "Both versions, in bits per byte of the same text. The smaller base model of the committed grid is the "
-                "first layer of the larger one, trained further for 2.5 million tokens. So the two differ in size and "
-                "in training, and one pair cannot tell which of the two matters.",
+                "From both versions of the paper, in bits per byte of the same text. The smaller base model of the "
+                "committed grid is the first layer of the larger one, trained further for 2.5 million tokens. So the "
+                "two differ in size and in training, and one pair cannot tell which of the two matters.",
                 caveat="one pair of models; size is confounded with training",
             ),
         )
@@ -78,9 +81,15 @@ def study_claims(
 
 
 INTRODUCTION = f"""\
-This page judges the findings of the study of continual pre-training on many domains ([arXiv
-2402.17400](https://arxiv.org/abs/2402.17400)), in our words, by a grid on this suite. The study has two versions that
-differ; each claim names its version. The measures are those of [transfer](transfer.md), in bits per byte.
+A study trained language models on many domains, one after another ([arXiv
+2402.17400](https://arxiv.org/abs/2402.17400)), and reported what they learn and forget. This page states its findings
+as claims, in our own words, and tests each with runs of the suite [`m2d2`](m2d2.md). The two versions of the paper
+differ, so each claim says which of them it is from. The measures are defined in [transfer](transfer.md); here they
+are in bits per byte.
+
+The study's abbreviations: **CPT** is continual pre-training on one domain after another. **FT** (first version) or
+**DAPT** (second version) is training of the base model on a single domain. **ZS** is the base model without
+training. **FG** is what the last checkpoint has forgotten of a domain.
 
 **Limits.** The paper trained GPT-2, Llama 2 and RoBERTa on up to 159 domains of M2D2. "Measured" lists the base
 model, the domains and the budget used here. A verdict is about these ("here"). It neither confirms nor refutes the
