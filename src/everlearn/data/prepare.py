@@ -279,8 +279,8 @@ def prepare(
         kind: kind of the model.
         block_size: tokens in a block; the longest prompt for an encoder-decoder.
         seed: seed of the order.
-        cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is rebuilt. None
-            is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
+        cache: folder that keeps the blocks, one folder with checksums for each fingerprint; a damaged one is
+            rebuilt. None is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
         name: name of the corpus, if not that of the domain.
         target_size: the longest answer, for text-to-text; `block_size` when None.
         isolated: whether documents in a block are hidden from each other; it changes what is predicted and thus the

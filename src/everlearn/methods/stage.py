@@ -108,7 +108,7 @@ class Stage:
             processes read it, and it is removed with the checkpoints of the stage. None outside a run folder.
         log: writes a line to ``metrics.jsonl``, such as a measurement after a step (whose ``step`` is in it); without a
             run folder the line is dropped.
-        as_tested: attaches everything that methods need to read a text to a copy of the plain model
+        as_tested: attaches the modules that methods add for evaluation to a copy of the plain model
             (``Method.test_model``); None if a plain model is used. The engine sets it.
         phase: opens a phase of the progress display, for a loop over many rows; passes over :meth:`batches` do it
             themselves.
@@ -170,7 +170,7 @@ class Stage:
 
     @property
     def answering(self) -> nn.Module:
-        """Return the model that reads a text before the domain is learnt; it must not be changed.
+        """Return the model as it would be evaluated before the domain is learnt; it must not be changed.
 
         It is the plain model, or a copy with the experts, adapters or prompts that methods of the list store.
         """

@@ -223,7 +223,7 @@ def projection(head: nn.Module, cap: float | None, bias: Tensor | None = None) -
 
 
 def text_config(model: nn.Module) -> Any:
-    """Return the configuration of the part of a model that writes text; that of most models is their own."""
+    """Return the configuration of the part of a model that generates text, in most models its own configuration."""
     config = config_of(model)
     if config.is_encoder_decoder and not config.sub_configs:
         return config  # transformers makes a copy of it for each call, and a step calls a few times

@@ -337,7 +337,7 @@ class OpenRun:
         return optimizer_state.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
 
     def checkpoints(self, count: int) -> Checkpoints:
-        """Return the models before a stage, for its methods; only sealed and intact stages are read."""
+        """Return the models before a stage, for its methods; only stages with intact checksums are read."""
         return Checkpoints(count, self._sealed_model_after)
 
     def _sealed_model_after(self, index: int) -> nn.Module:

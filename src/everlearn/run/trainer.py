@@ -283,7 +283,7 @@ class StageTrainer(Trainer):
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def fit(self, checkpoint: Path | None = None) -> Any:
-        """Train to the end of the stage, from a sealed checkpoint if one is given."""
+        """Train to the end of the stage, from a checkpoint with checksums if one is given."""
         if not len(self.loader):  # a domain that ends as it began (`stop`); the Trainer knows no training without steps
             self.create_optimizer()
             self.on_train_begin()

@@ -34,7 +34,7 @@ OUTCOME = {CHOICE: "grade", EXACT: "exact_match", ROUGE: "rouge_l"}
 
 @register_kind(BigBenchTask)
 class BigBench(Task):
-    """Choose options and write answers, as the task's metrics require."""
+    """Choose options and generate answers, as the task's metrics require."""
 
     kind = "big-bench"
 

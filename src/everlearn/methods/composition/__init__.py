@@ -1,4 +1,4 @@
-"""Methods that store a module or a model for each domain, and read a text with a mixture of them.
+"""Methods that store a module or a model for each domain, and compute with a mixture of them.
 
 :mod:`composed` computes the weights of a text over the domains (a query, keys, a softmax), for a row or, in a decoder,
 for each token from the tokens before it; :mod:`low_rank_blocks` and :mod:`prefixes` are the mixed modules. Modules and

@@ -62,10 +62,10 @@ class Composed(Attachment):
         self.token_by_token = self.querying = False
 
     def query(self, base: nn.Module, inputs: dict[str, Any], document: Tensor) -> Tensor:
-        """Return the queries of rows that `base` will read, [B, 1 or S, E].
+        """Return the queries of rows before `base` processes them, [B, 1 or S, E].
 
         Args:
-            base: the part of the model that reads the text.
+            base: the part of the model that processes the input tokens.
             inputs: the arguments of its forward pass.
             document: document number of each token, [B, S]; :data:`PADDING` for padding.
         """
@@ -136,7 +136,7 @@ def fill(own: Mapping[str, nn.Parameter], learnt: Learnt, method: Method) -> Non
 
 
 def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:
-    """Return the domains whose modules read a text: all; or, with `own`, those learnt up to its own domain."""
+    """Return the domains whose modules are used for a text: all, or, with `own`, those up to the text's domain."""
     known = list(learnt)
     if not own:
         return known

@@ -34,8 +34,8 @@ class DomainEnsemble(Method):
       with the largest max p_k is used;
     - ``mean``: 1/K.
 
-    The members are the checkpoints of the stages, which the run keeps. A test reads each text with all of them; a
-    single exported checkpoint is the model of its domain.
+    The members are the checkpoints of the stages, which the run keeps. In evaluation all
+    of them predict each text; a single exported checkpoint is the model of its domain.
     """
 
     name = "ensemble"

@@ -138,7 +138,7 @@ def costs_of(methods: Sequence[Method], model: nn.Module) -> list[Cost]:
 
 
 def as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
-    """Attach everything that the methods need to read a text to `model`, a new copy of a plain model."""
+    """Attach the modules that methods add for evaluation to `model`, a new copy of a plain model."""
     for method in methods:
         model = method.test_model(model, reading)
     return model

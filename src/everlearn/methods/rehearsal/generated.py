@@ -30,18 +30,19 @@ FOLDER, TEXTS, IDS, LENGTHS = "generated", "texts.safetensors", "ids", "lengths"
 def generated_rows(stage: Stage, wanted: int, sweeps: int, *, chats: bool = False) -> tuple[list[Block], int]:
     """Return generated rows of the block size of the stage, packed like text, and the number of texts in them.
 
-    Texts are generated in lots of ``stage.batch_size``. A lot depends on its number only and is stored in a sealed
-    folder in ``stage.folder``, so a resumed stage generates only the missing ones; several processes divide the lots.
+    Texts are generated in lots of ``stage.batch_size``. A lot depends on its number only and is stored in a folder with
+    checksums in ``stage.folder``, so a resumed stage generates only the missing ones; several processes divide the
+    lots.
     Outside a run folder every process generates all of them.
 
     Args:
         stage: its model is plain, with the starting weights of the domain.
         wanted: number of rows; fewer are returned if the texts are too short.
         sweeps: number of sweeps of a masked model (:func:`_filled`).
-        chats: whether the model writes chats (:class:`GeneratedChats`), and no plain text.
+        chats: whether the model generates chats (:class:`GeneratedChats`) instead of plain text.
 
     Raises:
-        MethodError: the texts of the model do not fill a single row, or it writes no chat.
+        MethodError: the texts of the model do not fill a single row, or it generates no chat.
     """
     size, encoder = stage.source.block_tokens, Encoder(stage.tokenizer, kind_of(stage.model))
     if size is None:

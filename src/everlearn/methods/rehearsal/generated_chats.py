@@ -1,4 +1,4 @@
-"""Chats that an instruct model writes through its template, questions and answers, and how they are packed."""
+"""Pack chats, each a question and an answer, that an instruct model generates with its template."""
 
 from __future__ import annotations
 

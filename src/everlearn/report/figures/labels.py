@@ -174,7 +174,7 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
 
 
 def _led_to(point: Point, box: Box) -> Iterator[tuple[Box, Segment]]:
-    """Yield a place with a leader line from its nearest edge to the point; nothing if it would touch the point."""
+    """Yield a place with a leader line from its nearest edge to the point, unless it would touch the point."""
     left, top, right, bottom = box
     near = min(max(point.x, left), right), min(max(point.y, top), bottom)
     gap = math.dist(near, (point.x, point.y))

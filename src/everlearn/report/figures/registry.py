@@ -1,7 +1,7 @@
 """Register figures by name: a new figure is one file in this folder with one decorated function.
 
-A figure is a function from data to plates (pictures with captions); it returns none if it does not apply. It is
-registered for a type of data. A page asks for the figures of a section and gets those whose type fits its data, so a
+A figure is a function from data to plates (pictures with captions); it yields nothing if the data does not suit it. It
+is registered for a type of data. A page asks for the figures of a section and gets those whose type fits its data, so a
 figure for data that several pages have is on all of them.
 """
 
@@ -79,7 +79,7 @@ def figure(name: str, *, title: str, data: type, section: str = "") -> Callable[
 
 
 def draw(name: str, data: Any) -> list[Plate]:
-    """Return the plates of one figure; none if it does not apply."""
+    """Return the plates (pictures with captions) of one figure; an empty list if the data does not suit it."""
     return list(FIGURES[name].draw(data))
 
 
