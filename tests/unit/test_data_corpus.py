@@ -144,6 +144,12 @@ def bad(tmp_path: Path, name: str, content: bytes, **options) -> str:
         ("u.txt", b"fine\ncaf\xe9\n", ["u.txt", "UTF-8", "line 2", "byte 3"]),
         ("j.jsonl", b'{"text": "a"}\n\n{"text": \n', ["j.jsonl, line 3", "not valid JSON"]),
         ("j.json", b'[{"text": "a"},\n {"text" 3}]', ["j.json", "not valid JSON", "line 2"]),
+        (
+            "o.json",
+            b'{\n "data": [\n  {"text": "a"}\n ]\n}\n',
+            ["o.json, line 1", "goes on in the next", "one array"],
+        ),
+        ("o.jsonl", b'{"text": "a",\n "id": 1}\n', ["o.jsonl, line 1", "goes on in the next line"]),
         ("l.jsonl", b'["text"]\n', ["line 1", "list"]),
         ("n.jsonl", b'{"text": "a"}\n{"text": 5}\n', ["line 2", "'text'", "int"]),
         ("n.jsonl", b'{"text": null}\n', ["null"]),

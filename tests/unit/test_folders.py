@@ -13,7 +13,9 @@ import pytest
 from pyarrow import feather
 
 import tiny
-from everlearn.config.recipe import parse
+from cli_project import Project
+from everlearn.commands.data_report import survey
+from everlearn.config.recipe import load, parse
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import corpus_fingerprint, local_files, read_documents
 from everlearn.data.folders import inside, split_of
@@ -106,6 +108,27 @@ def test_the_note_is_with_the_others(clone: Path) -> None:
 
     read = SimpleNamespace(counts={}, skipped=0, end_held_out=False)
     assert notes_of([corpus], {"d": read}, 32)[:1] == inside(clone, format_of).notes("d")  # type: ignore[dict-item]
+
+
+def test_data_says_what_of_a_folder_is_not_read(
+    clone: Path, everlearn: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everlearn.write()
+    monkeypatch.chdir(everlearn.folder)
+    recipe = load("recipe.yaml", [f"domains.0.path={clone}"])
+    (note,) = inside(clone, format_of).notes(recipe.domains[0].name)
+    assert note in survey(recipe).findings
+
+
+def test_an_object_over_many_lines_is_read_once_it_is_an_array(tmp_path: Path) -> None:
+    """The advice of the message."""
+    rows_of = [{"text": text} for text in tiny.texts(3, 1)]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"data": rows_of}, indent=1), encoding="utf-8")
+    with pytest.raises(DataError, match="goes on in the next line"):
+        texts_of(Domain(name="d", path=str(path)))
+    path.write_text(json.dumps(rows_of, indent=1), encoding="utf-8")
+    assert texts_of(Domain(name="d", path=str(path))) == tiny.texts(3, 1)
 
 
 @pytest.mark.parametrize("splits", [False, True])

@@ -17,7 +17,7 @@ from everlearn.data.documents import Skipped, check_apart, local_files, read_doc
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.leaks import LeakCheck
 from everlearn.data.near_duplicates import NearDuplicates
-from everlearn.data.notes import notes_on, same_files
+from everlearn.data.notes import notes_on, same_files, unread_files
 from everlearn.data.packing import Count, chunks, packer_of
 from everlearn.data.readers import is_plain_text
 from everlearn.data.shingles import words_of
@@ -281,7 +281,8 @@ def survey(recipe: Recipe, reporter: Reporter | None = None) -> Survey:
     for reader in readers:
         run.reporter.say(f"Reading {reader.survey.name}")
         reader.read()
-    findings = [note for reader in readers for note in reader.notes] + same_files(run.corpora)
+    findings = unread_files(run.corpora) + [note for reader in readers for note in reader.notes]
+    findings += same_files(run.corpora)
     for config in recipe.end_tasks:
         task = make_task(config)
         task.check()

@@ -46,6 +46,10 @@ def _unreadable(where: str, error: Exception) -> DataError:
     return DataError(f"{where} is not JSON that can be read: {error}.")
 
 
+_GOES_ON = ("{", "[", ",")
+"""Last characters of a line that does not end a value."""
+
+
 def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """Read JSON lines: each line is an object; empty lines are skipped."""
     objects = _Objects(columns)
@@ -56,6 +60,11 @@ def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int, limits
         try:
             value = objects.decoder.decode(text)
         except json.JSONDecodeError as error:
+            if text.rstrip().endswith(_GOES_ON):
+                raise DataError(
+                    f"{where} begins a value that goes on in the next line. Write each row on one line, or all rows as "
+                    "one array, [{…}, {…}], in a '.json' file; take rows that are inside an object out of it."
+                ) from None
             raise DataError(f"{where} is not valid JSON: {error.msg} (column {error.colno}).") from None
         except (RecursionError, ValueError) as error:
             raise _unreadable(where, error) from None

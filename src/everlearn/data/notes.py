@@ -35,10 +35,10 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
         for part in [prepared[corpus.name]]
         for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size)
     ]
-    return [*_unread(read), *notes, *same_files(read)]
+    return [*unread_files(read), *notes, *same_files(read)]
 
 
-def _unread(corpora: Sequence[Domain]) -> list[str]:
+def unread_files(corpora: Sequence[Domain]) -> list[str]:
     """Return notes on the files of a folder that are not read."""
     parts = [part for corpus in corpora for part in corpus.parts]
     folders = [(part, place) for part in parts if (place := Path(part.path).expanduser()).is_dir()]
