@@ -150,6 +150,7 @@ def bad(tmp_path: Path, name: str, content: bytes, **options) -> str:
             ["o.json, line 1", "goes on in the next", "one array"],
         ),
         ("o.jsonl", b'{"text": "a",\n "id": 1}\n', ["o.jsonl, line 1", "goes on in the next line"]),
+        ("d.jsonl", b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n', ["no column 'text'", "`everlearn.protect`"]),
         ("l.jsonl", b'["text"]\n', ["line 1", "list"]),
         ("n.jsonl", b'{"text": "a"}\n{"text": 5}\n', ["line 2", "'text'", "int"]),
         ("n.jsonl", b'{"text": null}\n', ["null"]),

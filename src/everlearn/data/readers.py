@@ -217,9 +217,21 @@ def read_rows(
         raise _no_column(first, next(column for column in columns if column in unseen))
 
 
+_SHAPES = {
+    ("chosen", "rejected"): "Preferences are learnt in a trainer of TRL, which `everlearn.protect` protects.",
+    ("messages",): "These are chats: set `messages_column: messages`.",
+    ("conversations",): "These are chats: set `messages_column: conversations`.",
+    ("instruction", "input", "output"): (
+        'For prompts with answers set `text_column: "{instruction}\\n{input}\\n"` and `target_column: output`.'
+    ),
+}
+"""Columns by which a common kind of row is known, and what to do with it."""
+
+
 def _no_column(row: Row, column: str) -> DataError:
     names = [name if len(name) <= 40 else f"{name[:40]}…" for name in row.values]  # without a header, a row of text
     there = ", ".join(f"'{name}'" for name in names[:20]) + (" …" if len(names) > 20 else "") or "none"
     hint = did_you_mean(column, row.values) if len(row.values) > 1 else ""
     nearest = hint if "Did you mean" in hint else ""
-    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{nearest}")
+    advice = next((f" {text}" for names, text in _SHAPES.items() if row.values.keys() >= set(names)), "")
+    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{advice or nearest}")
