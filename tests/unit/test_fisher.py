@@ -271,14 +271,14 @@ def test_every_kind_of_use_is_known() -> None:
 @pytest.mark.parametrize(
     ("last", "alone"),
     [
-        (Odd(), {"last.weight"}),
-        (Shifting(), {"last.inner.weight", "last.inner.bias"}),
-        (Shifted(), {"last.shift"}),
+        (Odd, {"last.weight"}),
+        (Shifting, {"last.inner.weight", "last.inner.bias"}),
+        (Shifted, {"last.shift"}),
     ],
 )
-def test_what_is_not_known_is_measured_sample_by_sample(last: nn.Module, alone: set[str]) -> None:
+def test_what_is_not_known_is_measured_sample_by_sample(last: type[nn.Module], alone: set[str]) -> None:
     torch.manual_seed(0)
-    model, batches = Small(last).double(), [small_batch(5)]
+    model, batches = Small(last()).double(), [small_batch(5)]
     assert batched_alone(model, batches[0], small_loss) == alone
     assert_same(fisher(model, batches, small_loss), loop(model, batches, small_loss))
 
