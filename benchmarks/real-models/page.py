@@ -30,6 +30,13 @@ OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
 """Rows that read text which the base model had read."""
 
 
+def numbers_of(results: dict[str, Any]) -> dict[str, float]:
+    """Return what a run's ``results.json`` says of :data:`NUMBERS`, in bits per byte."""
+    summary = results["summary"][METRIC]
+    means = {name: summary[name]["mean"]["value"] for name in NUMBERS if name != "drift"}
+    return {**means, "drift": summary["general_drift"]["general"]["value"]}
+
+
 @dataclass(frozen=True)
 class Result:
     """What one trial measured, in bits per byte."""
@@ -47,17 +54,14 @@ class Result:
     @classmethod
     def of(cls, line: dict[str, Any]) -> Result:
         """Read a line of ``development.jsonl`` that did not fail."""
-        trial, summary = line["trial"], line["results"]["summary"][METRIC]
-        numbers = {key: summary[key]["mean"]["value"] for key in ("learnt", "forgotten", "gained")}
-        drift = summary["general_drift"]["general"]["value"]
+        trial = line["trial"]
         return cls(
             trial["row"],
             trial["number"],
             trial["learning_rate"],
             options(trial["methods"]),
             line["steps"],
-            drift=drift,
-            **numbers,
+            **numbers_of(line["results"]),
         )
 
     def distance(self, plain: Result) -> float:
@@ -80,12 +84,10 @@ class FreshCell:
     @classmethod
     def of(cls, cell: dict[str, Any]) -> FreshCell:
         """Read a cell."""
-        grid, summary = cell["grid"], cell["summary"][METRIC]
+        grid = cell["grid"]
         rate = f"{grid['options']['train.learning_rate']:.1e}"
-        numbers = {key: summary[key]["mean"]["value"] for key in ("learnt", "forgotten", "gained")}
-        numbers["drift"] = summary["general_drift"]["general"]["value"]
         plain = cell["methods"][0]["name"] == "sequential"
-        return cls(f"plain training at {rate}" if plain else RECOMMENDED, grid["order"], grid["seed"], numbers)
+        return cls(f"plain training at {rate}" if plain else RECOMMENDED, grid["order"], grid["seed"], numbers_of(cell))
 
 
 def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int], FreshCell]]:

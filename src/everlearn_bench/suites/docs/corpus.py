@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,8 +90,8 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
     Raises:
         DataError: a domain's library is not installed, or `folder` has other content.
     """
-    folder = folder if folder is not None else cache_folder()
     versions = fingerprint()
+    folder = folder if folder is not None else cache_folder(versions)
     names = [f"{domain}/{split}" for domain in DOMAINS for split in ("train", "validation", "test")]
     names += ["general/train", "general/validation", "general/apart"]
     names += [f"tasks/{domain}_{part}" for domain in DOMAINS for part in ("train", "test")]
@@ -125,9 +125,12 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
     return paths
 
 
-def cache_folder() -> Path:
-    """Return the cache folder of these versions of the libraries; environments with others do not replace it."""
-    mark = hashlib.blake2b(json.dumps(fingerprint()).encode(), digest_size=6).hexdigest()
+def cache_folder(versions: Mapping[str, str | None] | None = None) -> Path:
+    """Return the cache folder of these versions of the libraries, by default of the :func:`fingerprint`.
+
+    Environments with other versions do not replace it.
+    """
+    mark = hashlib.blake2b(json.dumps(versions or fingerprint()).encode(), digest_size=6).hexdigest()
     return cache.cache_folder(f"docs-{mark}")
 
 

@@ -35,13 +35,7 @@ def locate(inside: str) -> Path:
         from everlearn_bench.suites.docs.base_model import start_folder
 
         return start_folder()
-    folder = docs.cache_folder()
-    docs.build(folder)
-    path = folder / inside
-    if not path.exists():
-        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, _names(folder))}")
-    return path
-
-
-def _names(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in folder.glob("*/*.jsonl")]
+    files = {f"{name}.jsonl": path for name, path in docs.build().items()}
+    if inside not in files:
+        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, files)}")
+    return files[inside]
