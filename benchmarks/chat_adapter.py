@@ -78,9 +78,9 @@ def write_chats(data: Path, place: Path) -> None:
     files.write_text(place, "".join(f"{json.dumps(chat)}\n" for chat in chats))
 
 
-def overrides(model: Path, data: Path, chats: Path) -> list[str]:
-    """Return the places that the recipe leaves open."""
-    raw = yaml.safe_load(RECIPE.read_text())
+def overrides(recipe: Path, model: Path, data: Path, chats: Path) -> list[str]:
+    """Return the places that a recipe leaves open: those of the model, the chats, German news and Wikipedia."""
+    raw = yaml.safe_load(recipe.read_text())
     german, general = raw["domains"][1], raw["general"]
     return [
         f"model.path={model}",
@@ -95,13 +95,13 @@ def everlearn(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "everlearn", *arguments], check=True)
 
 
-def run(folder: Path, changes: list[str]) -> dict[str, Any]:
-    """Run the recipe, or resume it; return the run's results."""
+def run(recipe: Path, folder: Path, changes: list[str]) -> dict[str, Any]:
+    """Run a recipe, or resume it; return the run's results."""
     if not (folder / "results.json").is_file():
         if (folder / "recipe.yaml").is_file():
             everlearn("resume", str(folder), "--quiet")
         else:
-            everlearn("run", str(RECIPE), *changes, f"run.folder={folder}", "--quiet")
+            everlearn("run", str(recipe), *changes, f"run.folder={folder}", "--quiet")
     return files.read_json(folder / "results.json")
 
 
@@ -127,17 +127,17 @@ def page(result: dict[str, Any]) -> str:
         numbers = results["summary"]["bits_per_byte"]
         for stage in results["cost"]["stages"]:
             steps = f"{stage['steps']} of {stage.get('planned_steps') or stage['steps']}"
-            own = [_value(numbers[key].get(stage["domain"])) for key in ("learnt", "forgotten", "gained")]
+            own = [as_text(numbers[key].get(stage["domain"])) for key in ("learnt", "forgotten", "gained")]
             lines.append(f"| {' | '.join([way, stage['domain'], steps, *own])} |")
     lines += ["", "| run | general drift ↓ | still chats: before | after the last domain |", "|---|---|---|---|"]
     for way, results in result["runs"].items():
-        drift = _value(results["summary"]["bits_per_byte"]["general_drift"]["general"])
+        drift = as_text(results["summary"]["bits_per_byte"]["general_drift"]["general"])
         before, *_, after = (value for _, task, value, *_ in results["matrices"]["chats"]["cells"] if task == "chat")
         lines.append(f"| {way} | {drift} | {before:.0%} | {after:.0%} |")
     return "\n".join(lines)
 
 
-def _value(estimate: dict[str, float] | None) -> str:
+def as_text(estimate: dict[str, float] | None) -> str:
     if not estimate:
         return ""
     return f"{estimate['value']:+.3f} ({estimate['low']:+.3f} to {estimate['high']:+.3f})"
@@ -160,9 +160,10 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     chats = given.work / "chats.jsonl"
     write_chats(data, chats)
-    changes = overrides(model, data, chats)
+    changes = overrides(RECIPE, model, data, chats)
     runs = {
-        way: run(given.work / f"run-{number}", [*changes, *more]) for number, (way, more) in enumerate(WAYS.items())
+        way: run(RECIPE, given.work / f"run-{number}", [*changes, *more])
+        for number, (way, more) in enumerate(WAYS.items())
     }
     result = {
         "model": model.name,

@@ -1,4 +1,4 @@
-"""`benchmarks/dpo.py` and `chat_adapter.py`: what they train on, and that their pages say what was measured."""
+"""Benchmarks of chat models and preferences: what they train on, and that their pages say what was measured."""
 
 from __future__ import annotations
 
@@ -151,3 +151,25 @@ def test_the_two_runs_differ_in_the_penalty_and_the_stop_alone(monkeypatch: pyte
     assert plain.changed(method=list(protected.method), stop=protected.stop) == protected
     ((recommended,), own) = METHOD, yaml.safe_load(script.RECIPE.read_text())["method"][1]
     assert {**own, "samples": recommended["samples"]} == recommended
+
+
+def test_remedies_differ_in_the_method_or_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = imported("chat_remedies", monkeypatch)
+    rows = {row: load(script.RECIPE, changes) for row, changes in script.ROWS.items()}
+    plain = rows["plain training at 3e-4"]
+    for row, recipe in rows.items():
+        assert (recipe.method == plain.method) == row.startswith("plain"), row
+        same = recipe.changed(method=list(plain.method))
+        assert same.changed(train={**plain.train}) == plain, row
+        assert (recipe.train == plain.train) == (row not in ("plain training at 3e-5", "plain training at 1e-4")), row
+
+
+def test_questions_are_asked_without_their_choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = imported("chat_remedies", monkeypatch)
+    place = tmp_path / script.QUESTIONS
+    place.parent.mkdir(parents=True)
+    with gzip.open(place, "wt") as file:
+        file.write("\n".join(json.dumps({"query": f"Question: {n}?", "choices": ["a", "b"]}) for n in range(200)))
+    script.write_questions(tmp_path, tmp_path / "questions.jsonl")
+    asked = [json.loads(row) for row in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    assert asked == [{"text": f"{n}?"} for n in range(96)]

@@ -1,0 +1,97 @@
+"""Teach an instruct model chats and then plain text, with remedies that need none of the chats that it was tuned on.
+
+    python benchmarks/chat_remedies.py MODEL DATA [--output docs/results/chat-remedies.json] [--work FOLDER]
+    python benchmarks/chat_remedies.py --page docs/results/chat-remedies.json
+
+The recipe is chat-remedies.yaml; ROWS says what each run changes. One seed, and nothing is chosen: 3e-4 is a rate at
+which plain training should forget, and plain training at lower rates shows what a lower rate does alone. Every row has
+the same steps, and the page shows its time. A killed run is resumed by the next call; the result is written after each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import platform
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from chat_adapter import as_text, overrides, run, write_chats
+from everlearn import files
+
+RECIPE = Path(__file__).parent / "chat-remedies.yaml"
+QUESTIONS, ASKED = "eval/arc_easy.jsonl.gz", 96
+_BUDGET = {"general": 0.02, "earlier": 0.02, "samples": 16, "rank": 2, "probe": 16, "checks": 4}
+_DISTILLED = {"name": "sdft", "max_new_tokens": 96}
+ROWS: dict[str, list[str]] = {
+    "plain training at 3e-5": ["train.learning_rate=3e-5"],
+    "plain training at 1e-4": ["train.learning_rate=1e-4"],
+    "plain training at 3e-4": [],
+    "chats of its own": ["method=replay_generated_chats"],
+    "self-distillation": [f"method={json.dumps([_DISTILLED])}"],
+    "budget": [f"method={json.dumps([{'name': 'budget', **_BUDGET}])}"],
+}
+"""At 3e-4 where nothing else is said."""
+
+
+def write_questions(data: Path, place: Path) -> None:
+    """Write the first questions of ARC-easy, without their choices."""
+    with gzip.open(data / QUESTIONS, "rt", encoding="utf-8") as file:
+        texts = [json.loads(line)["query"].removeprefix("Question: ") for line in file]
+    files.write_text(place, "".join(f"{json.dumps({'text': text})}\n" for text in texts[:ASKED]))
+
+
+def page(result: dict[str, Any]) -> str:
+    """The tables of docs/results/chat-remedies.md."""
+    lines = [
+        "| run | word problems: learnt ↑ | forgotten ↓ | German: learnt ↑ | general drift ↓ | minutes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row, results in result["runs"].items():
+        numbers = results["summary"]["bits_per_byte"]
+        columns = [("learnt", "word_problems"), ("forgotten", "word_problems"), ("learnt", "german")]
+        values = [numbers[key].get(text) for key, text in [*columns, ("general_drift", "general")]]
+        minutes = sum(stage["seconds"] for stage in results["cost"]["stages"]) / 60
+        lines.append(f"| {' | '.join([row, *map(as_text, values), f'{minutes:.0f}'])} |")
+    lines += ["", "| run | still chats: before | after the chats | after the plain text |", "|---|---|---|---|"]
+    for row, results in result["runs"].items():
+        cells = results["matrices"]["chats"]["cells"]
+        lines.append(f"| {row} | {' | '.join(f'{value:.0%}' for _, task, value, *_ in cells if task == 'chat')} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--page", type=Path, help="print the tables of a result")
+    parser.add_argument("--output", type=Path, default=Path("docs/results/chat-remedies.json"))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "everlearn-chat-remedies")
+    given = parser.parse_args()
+    if given.page:
+        print(page(files.read_json(given.page)))
+        return
+    if not given.data:
+        parser.error("MODEL and DATA are required")
+    model, data = given.model.resolve(), given.data.resolve()
+    given.work.mkdir(parents=True, exist_ok=True)
+    chats, questions = given.work / "chats.jsonl", given.work / "questions.jsonl"
+    write_chats(data, chats)
+    write_questions(data, questions)
+    changes = [*overrides(RECIPE, model, data, chats), f"evaluation.chat.prompts={questions}"]
+    result: dict[str, Any] = {
+        "model": model.name,
+        "machine": platform.machine(),
+        "versions": {name: version(name) for name in ("torch", "transformers", "everlearn")},
+        "runs": {},
+    }
+    for number, (row, more) in enumerate(ROWS.items()):
+        result["runs"][row] = run(RECIPE, given.work / f"run-{number}", [*changes, *more])
+        files.write_json(given.output, result)
+
+
+if __name__ == "__main__":
+    main()
