@@ -59,7 +59,7 @@ def converted(old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scores(old: Mapping[str, Any]) -> dict[str, Scores]:
-    """Return metric → scores, from the moments, the tables of a stream and the points along its training."""
+    """Return the scores of each metric, from the moments, the tables of a stream and the points along its training."""
     found: dict[str, Scores] = {}
     texts = {
         name: {m: {"bits_per_byte": v} for m, v in bits.items()} for name, bits in old.get("bits_per_byte", {}).items()
@@ -131,7 +131,7 @@ def _table(old: Mapping[str, Any], metric: str, scores: Scores) -> dict[str, Any
 
 
 def _tasks(old: Mapping[str, Any]) -> dict[str, str]:
-    """Return end task → its domain: the one of the same name or, of tasks inside a stage, the only one."""
+    """Return the domain of each end task: the one of the same name or, of tasks inside a stage, the only one."""
     table = old.get("accuracies") or {"columns": ()}
     own = {task: task for task in (*old.get("tasks", {}), *table["columns"])}
     inside = {task for point in old.get("points") or [] for scores in point["learnt"].values() for task in scores}

@@ -36,8 +36,8 @@ from everlearn.methods import build
 from everlearn.methods.base import Memory, Method, View
 from everlearn.model.anatomy import anatomy
 from everlearn.model.gates import row_gates
-from everlearn.model.head import unwrap
 from everlearn.model.objectives import IGNORE, Masked, Outputs
+from everlearn.model.vocabulary_head import unwrap
 
 PLAIN, STOCK, RELEASED = "plain", "transformers", "released way"
 DAS: dict[str, dict[str, Any]] = {

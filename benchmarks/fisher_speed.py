@@ -37,7 +37,7 @@ import harness
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.importance import fisher
-from everlearn.importance.moments import BatchedSums, part_of, rows_of
+from everlearn.importance.gradient_moments import BatchedSums, part_of, rows_of
 from everlearn.model.loading import check_complete
 from everlearn.model.objectives import IGNORE, Objective, make_objective
 

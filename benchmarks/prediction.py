@@ -32,7 +32,7 @@ from everlearn import files
 from everlearn.data.blocks import Block
 from everlearn.data.packing import blocks_of
 from everlearn.importance import kronecker_fisher, label_directions, label_fisher, labels_of_the_model
-from everlearn.methods.penalties.prediction import Ellipsoid, Known
+from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known
 from everlearn.model.objectives import Objective, make_objective
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ def git(*words: str) -> str:
 
 
 def lines_of(commit: str, package: str) -> dict[str, int]:
-    """Return file → lines of a package's Python files."""
+    """Return the number of lines of each Python file of a package."""
     names = git("ls-tree", "-r", "--name-only", commit, f"src/{package}/").splitlines()
     return {name: git("show", f"{commit}:{name}").count("\n") for name in names if name.endswith(".py")}
 

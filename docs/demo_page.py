@@ -21,7 +21,7 @@ from everlearn import files
 from everlearn.report import Comparison, compare, markdown
 from everlearn.report.figures.registry import draw
 from everlearn.report.figures.tradeoff import Standing, Standings
-from everlearn.report.standalone import standalone
+from everlearn.report.svg import standalone
 from everlearn_bench.demo.demo import METHODS
 
 HERE = Path(__file__).resolve().parent

@@ -30,7 +30,7 @@ Graph = dict[str, set[str]]
 
 @functools.cache
 def parsed(package: str = CORE) -> Mapping[str, ast.Module]:
-    """Return file below the package's folder → its syntax tree, read once."""
+    """Return the syntax tree of each file of the package, by its path below the package; read once."""
     source = SOURCES / package
     return {
         path.relative_to(source).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
@@ -39,7 +39,7 @@ def parsed(package: str = CORE) -> Mapping[str, ast.Module]:
 
 
 def imports(trees: Mapping[str, ast.Module] | None = None, package: str = CORE) -> Graph:
-    """Return file → the files of the package that it imports, anywhere in the file."""
+    """Return, for each file, the files of the package that it imports, anywhere in the file."""
     trees = parsed(package) if trees is None else trees
     graph: Graph = {}
     for file, tree in trees.items():
@@ -119,7 +119,7 @@ def _reached(graph: Graph, start: str) -> set[str]:
 
 
 def between_rooms(graph: Graph, order: list[list[str]]) -> dict[tuple[str, str], list[str]]:
-    """Return (room, imported room) → "file → file" for each import that leaves a room.
+    """Return the imports that leave a room, as "file → file", by pairs of room and imported room.
 
     The `__init__.py` of the package re-exports names and is left out.
     """

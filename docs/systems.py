@@ -2,7 +2,7 @@
 
     python docs/systems.py
 
-Methods with their variants, analyses and ways of merging come from the registries. A result of a method is a page of
+Methods with their variants, analyses and merging methods come from the registries. A result of a method is a page of
 docs/results on which a row of a table begins with its title and has numbers; where there is none, the table says so.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import everlearn.diagnostics.analyses  # noqa: F401  registers the analyses
 from everlearn import plugins
 from everlearn.diagnostics.registry import ANALYSES
-from everlearn.merging import WAYS
+from everlearn.merging import MERGE_METHODS
 from everlearn.methods import REGISTRY
 from everlearn.methods.sequential import PLAIN
 
@@ -357,7 +357,7 @@ OTHER_ANALYSES = [
 
 
 def analyses() -> list[System]:
-    """Return the analyses of a run, the ways of merging, and what else looks at finished models."""
+    """Return the analyses of a run, the merging methods, and what else looks at finished models."""
     with plugins.hidden():
         found = [
             System(
@@ -370,12 +370,12 @@ def analyses() -> list[System]:
         ]
         merges = [
             System(
-                f"Merging: {way.title}",
-                f"everlearn merge runs/first --way {name} -o merged",
+                f"Merging: {method.title}",
+                f"everlearn merge runs/first --method {name} -o merged",
                 "tests/unit/test_merging.py",
                 MERGES.get(name, ()),
             )
-            for name, way in WAYS.items()
+            for name, method in MERGE_METHODS.items()
         ]
     return [*found, *merges, *OTHER_ANALYSES]
 

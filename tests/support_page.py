@@ -14,11 +14,11 @@ import stages
 from everlearn.errors import EverlearnError
 from everlearn.methods import build
 from everlearn.model.architectures import registered
-from everlearn.model.head import text_config
-from everlearn.model.packed import why_not_isolated
+from everlearn.model.packed_rows import why_not_isolated
 from everlearn.model.routing import has_experts
 from everlearn.model.structure import kind_of_config, language_model_class
 from everlearn.model.units import why_without_units
+from everlearn.model.vocabulary_head import text_config
 from model_types import TYPES, configuration
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"

@@ -66,7 +66,7 @@ def sets_of(way: Way) -> tuple[str, ...]:
 
 
 def entries(rows: Mapping[str, Sequence[Way]], recipe: Path) -> dict[str, dict[str, Way]]:
-    """Row → the names of its entries, as they are with all steps → what they are."""
+    """Return, for each row, its entries by their names, which are those with all steps."""
     suite = RecipeTemplate(load(recipe, ()), recipe.stem)
 
     def name(way: Way) -> str:

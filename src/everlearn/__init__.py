@@ -41,7 +41,7 @@ PUBLIC = {
 
 @cache
 def _module_of() -> dict[str, str]:
-    """Return public name → module, methods included; these are read from a saved table, without importing them."""
+    """Return the module of each public name; methods are read from a saved table, without importing them."""
     from everlearn.commands import saved_tables
 
     classes = (each["class"].rpartition(".") for each in saved_tables.methods())

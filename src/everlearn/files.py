@@ -326,7 +326,7 @@ def damage(folder: Path, exactly: bool = False) -> str | None:
 
 
 def listed(folder: Path) -> Mapping[str, str]:
-    """Return the seal of a folder: relative path → digest; empty if there is none.
+    """Return the seal of a folder, digests by relative path; empty if there is none.
 
     Raises:
         RunError: the seal is damaged.

@@ -31,9 +31,9 @@ from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.head import unwrap, without_mixed_precision
 from everlearn.model.loading import own_module
 from everlearn.model.sharding import Blueprint
+from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.report.run_results import RunResults
 from everlearn.run import exported_run, inputs, optimizer_state
 from everlearn.run.checks import checks, listed

@@ -288,7 +288,7 @@ def _entries(group: str) -> Mapping[str, list[metadata.EntryPoint]]:
 
 @lru_cache(maxsize=4)
 def _installed(path: tuple[str, ...]) -> dict[str, dict[str, list[metadata.EntryPoint]]]:
-    """Return group → name → entry points of the packages on a search path."""
+    """Return the entry points of the packages on a search path, by group and name."""
     groups: dict[str, dict[str, list[metadata.EntryPoint]]] = {}
     seen = set()
     for distribution in metadata.distributions(path=list(path)):
@@ -395,7 +395,7 @@ def _bring_file(path: Path, key: str) -> None:
 
 
 def record() -> dict[str, dict[str, Any]]:
-    """Return the imported plugins, for ``environment.json``: module → package and version, or file and digest.
+    """Return the imported plugins for ``environment.json``: by module, package and version or file and digest.
 
     Modules of everlearn itself are omitted: ``environment.json`` lists its version separately.
     """

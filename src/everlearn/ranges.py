@@ -70,7 +70,7 @@ Range = Around | Between | OneOf
 
 
 def ranges(**options: Range) -> Mapping[str, Range]:
-    """Return option → range, in this order, as a method declares them (:attr:`Method.search`)."""
+    """Return the range of each option, in this order, as a method declares them (:attr:`Method.search`)."""
     return MappingProxyType(options)
 
 

@@ -171,9 +171,9 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     shown = everlearn("analyse", "importance", "runs/first", "--blocks", "4", "-o", "page.html", "--json")
     assert shown.code == 0, shown.err
     value = json.loads(shown.out)
-    assert value["saturation"]["stages"] == ["a", "b"]
-    assert value["saturation"]["kinds"] == ["heads"]
-    assert not value["saturation"]["grows"]
+    assert value["occupied_share"]["stages"] == ["a", "b"]
+    assert value["occupied_share"]["kinds"] == ["heads"]
+    assert not value["occupied_share"]["grows"]
     assert value["similarity"]["domains"] == ["a", "b"]
     assert "held while it was learnt" in (everlearn.folder / "page.html").read_text(encoding="utf-8")
     assert everlearn.folder.name not in (everlearn.folder / "page.html").read_text(encoding="utf-8")
@@ -191,7 +191,7 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     assert "<h2>How far each layer moved</h2>" in (everlearn.run_folder / "analysis.html").read_text()
     assert "`das`" in shown.out
     value = json.loads(everlearn("analyse", "runs/first", "--json").out)
-    assert value["saturation"] is None
+    assert value["occupied_share"] is None
     (first, second) = value["moved"].values()
     assert first["since_base"] == first["since_before"]
     assert all(part["change"] > 0 for part in second["since_before"])

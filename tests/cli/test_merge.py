@@ -59,7 +59,7 @@ def test_a_merged_folder_loads_without_everlearn(everlearn: Project, three: list
     card = Path("out/README.md").read_text(encoding="utf-8")
     assert "Merged from one, other, with [Mean](https://arxiv.org/abs/2203.05482) (weights [1.0, 3.0])." in card
     made = json.loads(Path("out/merged.json").read_text(encoding="utf-8"))
-    assert made["way"] == {"name": "mean", "weights": [1.0, 3.0]}
+    assert made["method"] == {"name": "mean", "weights": [1.0, 3.0]}
     assert made["checkpoints"] == ["one", "other"]
     assert len(made["weights"]["other"]["model.safetensors"]) == 32
     assert str(everlearn.folder) not in "".join(p.read_text("utf-8") for p in Path("out").glob("*.[jm]*[nd]"))
@@ -70,16 +70,16 @@ def test_a_merged_folder_loads_without_everlearn(everlearn: Project, three: list
 @pytest.mark.parametrize("text", ["", " "])
 def test_no_text_is_a_sentence(everlearn: Project, three: list[str], text: str) -> None:
     base, one, two = three
-    for way in ("fisher", "cocktail"):
-        everlearn.fails("merge", one, two, "--way", way, "--text", text, "-o", "out", says=("`--text` is empty",))
+    for method in ("fisher", "cocktail"):
+        everlearn.fails("merge", one, two, "--method", method, "--text", text, "-o", "out", says=("`--text` is empty",))
     everlearn.fails("extend", one, "out", "--text", text, says=("`--text` is empty",))
 
 
-@pytest.mark.parametrize("way", ["task_arithmetic", "ties", "dare", "model_stock"])
-def test_ways_that_begin_at_a_base(everlearn: Project, three: list[str], way: str) -> None:
+@pytest.mark.parametrize("method", ["task_arithmetic", "ties", "dare", "model_stock"])
+def test_merging_methods_that_begin_at_a_base(everlearn: Project, three: list[str], method: str) -> None:
     base, one, two = three
-    everlearn.fails("merge", one, two, "--way", way, "-o", "out", says=(f"`--way {way}`", "`--base`"))
-    done = everlearn.call("merge", one, two, "--way", way, "--base", base, "-o", "out", "--json")
+    everlearn.fails("merge", one, two, "--method", method, "-o", "out", says=(f"`--method {method}`", "`--base`"))
+    done = everlearn.call("merge", one, two, "--method", method, "--base", base, "-o", "out", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["base"] == "start"
     found, start = tensors("out"), tensors(base)
@@ -88,20 +88,20 @@ def test_ways_that_begin_at_a_base(everlearn: Project, three: list[str], way: st
 
 
 def test_a_run_stands_for_its_stages_and_knows_its_base(everlearn: Project, finished_run: Path) -> None:
-    done = everlearn.call("merge", str(finished_run), "--way", "ties", "--set", "keep=1", "--set", "since=before",
+    done = everlearn.call("merge", str(finished_run), "--method", "ties", "--set", "keep=1", "--set", "since=before",
                           "-o", "out", "--json")  # fmt: skip
     assert done.code == 0, done.err
     assert json.loads(done.out)["checkpoints"] == ["first stage-01-a", "first stage-02-b"]
     AutoModelForMaskedLM.from_pretrained("out")
     last = finished_run / "stage-02-b"
-    done = everlearn.call("merge", str(last), "--way", "wise_ft", "--set", "alpha=0.25", "-o", "line")
+    done = everlearn.call("merge", str(last), "--method", "wise_ft", "--set", "alpha=0.25", "-o", "line")
     assert done.code == 0, done.err
     found, start, end = tensors("line"), tensors(everlearn.models / "roberta"), tensors(last)
     for name, tensor in found.items():
         wanted = 0.75 * start[name].double() + 0.25 * end[name].double()
         torch.testing.assert_close(tensor.double(), wanted, rtol=1e-6, atol=1e-9)
     everlearn.fails(
-        "merge", str(last), "--base", str(finished_run), "--way", "wise_ft", "-o", "more", says=("is a run",)
+        "merge", str(last), "--base", str(finished_run), "--method", "wise_ft", "-o", "more", says=("is a run",)
     )
     inside = finished_run / "merged"
     everlearn.fails("merge", str(finished_run), "-o", str(inside), says=("inside the run",))
@@ -123,13 +123,13 @@ def test_number_formats_and_several_files(everlearn: Project, tmp_path: Path) ->
     assert AutoModelForCausalLM.from_pretrained("out").dtype == torch.bfloat16
 
 
-def test_ways_that_read_a_text(everlearn: Project, three: list[str]) -> None:
+def test_merging_methods_that_read_a_text(everlearn: Project, three: list[str]) -> None:
     _, one, two = three
-    for way in ("cocktail", "fisher"):
-        everlearn.fails("merge", one, two, "--way", way, "-o", "out", says=("`--text`", "(got 0)"))
+    for method in ("cocktail", "fisher"):
+        everlearn.fails("merge", one, two, "--method", method, "-o", "out", says=("`--text`", "(got 0)"))
     everlearn.fails("merge", one, two, "--text", "a.jsonl", "-o", "out", says=("`--text`", "`mean` does not"))
-    done = everlearn.call("merge", one, two, "--way", "cocktail", "--text", "a.jsonl", "--blocks", "4", "-o", "mixed",
-                          "--set", "temperature=0.1", "--json")  # fmt: skip
+    done = everlearn.call("merge", one, two, "--method", "cocktail", "--text", "a.jsonl", "--blocks", "4", "-o",
+                          "mixed", "--set", "temperature=0.1", "--json")  # fmt: skip
     assert done.code == 0, done.err
     facts = json.loads(done.out)["facts"]
     assert sum(facts["weights"]) == pytest.approx(1)
@@ -139,7 +139,7 @@ def test_ways_that_read_a_text(everlearn: Project, three: list[str]) -> None:
     torch.testing.assert_close(
         found[name].double(), w[0] * a[name].double() + w[1] * b[name].double(), rtol=1e-6, atol=0
     )
-    done = everlearn.call("merge", one, two, "--way", "fisher", "--text", "a.jsonl", "--text", "b.jsonl", "--blocks",
+    done = everlearn.call("merge", one, two, "--method", "fisher", "--text", "a.jsonl", "--text", "b.jsonl", "--blocks",
                           "4", "-o", "careful", "--set", "floor=1e-12")  # fmt: skip
     assert done.code == 0, done.err
     found = tensors("careful")[name]
@@ -195,7 +195,8 @@ def test_what_does_not_fit_together_is_refused(everlearn: Project, three: list[s
     everlearn.fails("merge", one, broken, "-o", "out", says=("'transformer.ln_f.bias' is not finite",))
     assert not Path("out").exists()
     for arguments, says in (
-        (("--way", "tie"), ("no way 'tie'", "Did you mean 'ties'?")),
+        (("--method", "tie"), ("no merging method 'tie'", "Did you mean 'ties'?")),
+        (("--way", "ties"), ("No such option: --way", "--method")),
         (("--set", "weigths=[1,2]"), ("no option 'weigths'", "Did you mean 'weights'?")),
         (("--set", "weights"), ("`--set` is 'weights'", "key=value")),
         (("--set", "weights=[1,2]", "--set", "weights=[1,1]"), ("more than once",)),
@@ -226,7 +227,7 @@ def test_fisher_information_is_found_under_old_names(everlearn: Project, three: 
     for each in old:
         bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors(each).items()}
         save_file(bare, f"{each}/model.safetensors", {"format": "pt"})
-    how = ("--way", "fisher", "--text", "a.jsonl", "--blocks", "2", "--set", "floor=1e-12")
+    how = ("--method", "fisher", "--text", "a.jsonl", "--blocks", "2", "--set", "floor=1e-12")
     assert everlearn.call("merge", *old, *how, "-o", "out").code == 0
     assert everlearn.call("merge", *three[1:], *how, "-o", "wanted").code == 0
     found, wanted = tensors("out"), tensors("wanted")
@@ -409,7 +410,7 @@ def test_a_budget_is_kept_and_what_is_left_is_told(forgetful: Project) -> None:
     for half, said in ((0, at[found["step"]]), (1, found["lost"]["value"])):
         assert bits(learner, model, half) - bits(learner, before, half) == pytest.approx(said, abs=1e-4)
     made = json.loads(Path("repaired/merged.json").read_text(encoding="utf-8"))
-    assert made["way"] == {"name": "wise_ft", "alpha": found["step"]}
+    assert made["method"] == {"name": "wise_ft", "alpha": found["step"]}
     assert made["repair"]["budget"] == budget
 
     sure = json.loads(forgetful.call("repair", run, "--budget", f"{budget}", "--sure", "--json").out)

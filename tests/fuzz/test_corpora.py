@@ -20,11 +20,11 @@ from pyarrow import parquet
 
 from everlearn.data.corpus import Corpus
 from everlearn.data.documents import check_corpus, read_documents
-from everlearn.data.opening import Limits
+from everlearn.data.text_files import Limits
 from everlearn.errors import EverlearnError
 from everlearn.tasks.labelled import EndTask, check_test_apart, read_end_task
 from everlearn_bench.suites.archives import broken, members
-from everlearn_bench.suites.m2d2.layouts import read_folder
+from everlearn_bench.suites.m2d2.corpus_folders import read_folder
 from fuzz.harness import fuzz
 
 # -- Whatever a corpus is: a valid one is read as it was written, from any place on, a damaged one gets a sentence -----

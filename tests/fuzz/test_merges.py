@@ -1,4 +1,4 @@
-"""Checkpoints and adapters with a few things wrong, merged in every way: a model that loads, or one sentence."""
+"""Checkpoints and adapters with a few things wrong, merged by every method: a model that loads, or one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fuzz.harness import command, fuzz
 from fuzz.test_memories import change as change_tensors
 from fuzz.test_run_folders import change as change_keys
 
-WAYS = ["mean", "wise_ft", "wsm", "task_arithmetic", "ties", "dare", "model_stock", "slerp", "none"]
+METHODS = ["mean", "wise_ft", "wsm", "task_arithmetic", "ties", "dare", "model_stock", "slerp", "none"]
 SETTINGS = [
     "weights=[1, 3]",
     "weights=[]",
@@ -69,7 +69,7 @@ def test_merges(folders: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
         names = chance.choices(["one", "two", "one", "two", "adapter", "nowhere"], k=chance.choice((1, 2, 2, 2, 3)))
         if chance.random() < 0.7 and (wrong := chance.choice([*names, "base"])) != "nowhere":
             spoil(place / wrong, chance)
-        words = ["merge", *(place / name for name in names), "-o", place / "out", "--way", chance.choice(WAYS)]
+        words = ["merge", *(place / name for name in names), "-o", place / "out", "--method", chance.choice(METHODS)]
         words += ["--base", place / "base"] if chance.random() < 0.7 else []
         for setting in chance.choices(SETTINGS, k=chance.choice((0, 0, 1))):
             words += ["--set", setting]

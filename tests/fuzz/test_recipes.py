@@ -18,7 +18,7 @@ from everlearn.data.corpus import Domain
 from everlearn.errors import EverlearnError
 from everlearn.evaluation.task import CONFIGS
 from everlearn.methods import REGISTRY, names
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from fuzz.harness import command, fuzz
 
 VALUES: list[Any] = [

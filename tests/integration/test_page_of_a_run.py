@@ -19,7 +19,7 @@ from everlearn import files
 from everlearn.evaluation import Cell, Results
 from everlearn.learner import ContinualLearner
 from everlearn.methods.engine.protection import Protection
-from everlearn.model.movement import movements, together
+from everlearn.model.weight_movement import movements, together
 from everlearn.report import compare, page
 from everlearn.report.verdict import verdict
 from everlearn.run.folder import RunFolder

@@ -23,11 +23,11 @@ from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.depth import places
-from everlearn.model.movement import SavedWeights
 from everlearn.model.objectives import IGNORE, make_objective
-from everlearn.model.packed import why_not_isolated
+from everlearn.model.packed_rows import why_not_isolated
 from everlearn.model.routing import router_note
 from everlearn.model.structure import architecture_for
+from everlearn.model.weight_movement import SavedWeights
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.protecting import protect
 from everlearn.run.disk import Sizes

@@ -13,7 +13,7 @@ import pytest
 
 from everlearn.errors import DataError
 from everlearn_bench.suites import archives
-from everlearn_bench.suites.m2d2.layouts import read_folder
+from everlearn_bench.suites.m2d2.corpus_folders import read_folder
 
 NAME = "cs.CL.tar.gz"
 MUCH = 2**24

@@ -22,10 +22,10 @@ from everlearn.importance import label_fisher
 from everlearn.methods import build
 from everlearn.methods.base import Stage
 from everlearn.methods.engine.protection import Protection
-from everlearn.methods.penalties import prediction
+from everlearn.methods.penalties import drift_prediction
 from everlearn.methods.penalties.budget import Budget, LastCheck
-from everlearn.methods.penalties.drift import Drift, DriftProbe
-from everlearn.methods.penalties.prediction import CurvedEllipsoid, Ellipsoid, Known, ellipsoid
+from everlearn.methods.penalties.drift_prediction import CurvedEllipsoid, Ellipsoid, Known, ellipsoid
+from everlearn.methods.penalties.drift_probe import Drift, DriftProbe
 from everlearn.model.peft_adapter import merged
 from everlearn.protecting import protect
 
@@ -139,7 +139,7 @@ def test_what_is_trained_moves_against_the_gradient_in_the_optimizers_metric(
     rates = [1 / (moment.double().sqrt() + 1e-8) for moment in moments]
     pull = 0.2 * before / sum((g * rate * g).sum() for g, rate in zip(slopes, rates, strict=True))
     inside = CurvedEllipsoid("budget", known, model)
-    monkeypatch.setattr(prediction, "NEWTON", 1)
+    monkeypatch.setattr(drift_prediction, "NEWTON", 1)
     with torch.no_grad():
         inside._shrink(0.8, optimizer)
     assert 0.8 * before < inside.diagonal() < 0.95 * before

@@ -26,8 +26,8 @@ from everlearn.methods import names
 from everlearn_bench.suites import find_suite, locate, overlay_of
 from everlearn_bench.suites.cache import read_lines
 from everlearn_bench.suites.continual_tasks import VARIABLE, files, prompt, task_file
-from everlearn_bench.suites.continual_tasks.drawn import ON_HUB, drawn
 from everlearn_bench.suites.continual_tasks.hub import SETS
+from everlearn_bench.suites.continual_tasks.hub_samples import ON_HUB, drawn
 from everlearn_bench.suites.continual_tasks.systems import COMPONENTS, GROUPS, ON_GRADIENT, SELECTORS, SYSTEMS, VARIED
 from everlearn_bench.suites.continual_tasks.tasks import TASKS, TWICE
 from everlearn_bench.suites.glue.systems import SYSTEMS as REMEDIES

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
-from everlearn.data.opening import Limits
 from everlearn.data.readers import read_rows
+from everlearn.data.text_files import Limits
 from everlearn.errors import DataError
 
 TEXTS = ['First, with "quotes"\nand a second line', "zweiter Text: äöü 漢字", "third\twith a tab", "fourth", "fifth 😀"]

@@ -23,10 +23,10 @@ from everlearn.data.documents import check_corpus, corpus_fingerprint, read_docu
 from everlearn.data.fill_in_middle import TOKENS
 from everlearn.data.folders import inside
 from everlearn.data.notes import notes_of
-from everlearn.data.opening import Limits
 from everlearn.data.packing import packer_of
 from everlearn.data.prepare import prepare
 from everlearn.data.readers import format_of, resolve_files
+from everlearn.data.text_files import Limits
 from everlearn.data.tokenize import Encoder
 from everlearn.data.whole_files import read_html
 from everlearn.errors import DataError, ModelError

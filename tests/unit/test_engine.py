@@ -20,7 +20,7 @@ from everlearn.methods.base import Method, Stage, Transform
 from everlearn.methods.engine.attachment import Attachment, attached, detach
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.gradients import Gradients
-from everlearn.model.substitution import substituted
+from everlearn.model.parameter_substitution import substituted
 from methods_of_other_kinds import OTHERS, registered
 
 LAYER = "roberta.encoder.layer.0.output.dense.weight"
@@ -145,7 +145,7 @@ def test_the_gradient_flows_through_the_function(
     if checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
     if chunked:
-        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", 4 * tiny.VOCABULARY)
+        monkeypatch.setattr("everlearn.model.vocabulary_head.LOGITS_PER_CHUNK", 4 * tiny.VOCABULARY)
     stage = stages.stage(model, 1)
     batch, twin = next(stage.batches(4)), tiny.model()
     probe = Probe(transforms=lambda stage: {name: scale(name) for name in (LAYER, TIED)})

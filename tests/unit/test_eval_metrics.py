@@ -143,7 +143,7 @@ def test_a_kind_of_task_and_its_options_are_known_by_its_name(monkeypatch):
         kind = "polite"
 
     kinds, configs = Known(), Known()
-    monkeypatch.setattr("everlearn.evaluation.task.KINDS", kinds)
+    monkeypatch.setattr("everlearn.evaluation.task.TASK_KINDS", kinds)
     monkeypatch.setattr("everlearn.evaluation.task.CONFIGS", configs)
     assert register_kind()(Polite) is Polite
     assert (kinds, configs) == ({"polite": Polite}, {})

@@ -18,8 +18,8 @@ from everlearn.errors import DataError, TrainingDiverged
 from everlearn.evaluation import METRICS, Cell, Conditions, text_cell
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import task_config
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import make_objective
+from everlearn.model.training_mode import evaluating
 from everlearn.predictors import Checkpoint, block_losses
 from everlearn.tasks.batched_scoring import measure_together
 from everlearn.tasks.codelength import Codelength, by_part, cuts

@@ -23,7 +23,7 @@ from everlearn_bench.suites import SUITES, Suite, fetching, overlay_of
 from everlearn_bench.suites.cache import FETCHED, cache_folder, data_folder, read_lines
 from everlearn_bench.suites.code.files import FILES as CODE_FILES
 from everlearn_bench.suites.fetching import RECORD, fetch
-from everlearn_bench.suites.six_domains import making, readers
+from everlearn_bench.suites.six_domains import proxy_corpora, readers
 from everlearn_bench.suites.sources import Fetchable
 
 FILES = {"/a/one.json": b"[1]", "/a/two.json": b"[2]" * 1000}
@@ -266,18 +266,22 @@ def six(address: str, monkeypatch: pytest.MonkeyPatch) -> Suite:
         monkeypatch.setitem(FILES, f"/{each.path}", content)
         here.append(replace(each, address=f"{address}/{each.path}", sha256=""))
     monkeypatch.setattr(SUITES["six-domains"], "sources", tuple(here))
-    monkeypatch.setattr(making, "CORPORA", {k: replace(corpus, documents=60) for k, corpus in making.CORPORA.items()})
+    monkeypatch.setattr(
+        proxy_corpora, "CORPORA", {k: replace(corpus, documents=60) for k, corpus in proxy_corpora.CORPORA.items()}
+    )
     return SUITES["six-domains"]
 
 
 def test_the_corpora_of_six_domains_are_made_of_what_is_fetched(six: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     folder = fetch(six, said.append)
-    assert said[-6:] == [f"Making {name}" for name in making.CORPORA]
-    counts = {name: read_json(folder / name / making.MADE)["documents"]["read"] for name in making.CORPORA}
+    assert said[-6:] == [f"Making {name}" for name in proxy_corpora.CORPORA]
+    counts = {
+        name: read_json(folder / name / proxy_corpora.MADE)["documents"]["read"] for name in proxy_corpora.CORPORA
+    }
     assert counts.pop("domains/yelp_restaurants") == 60 * 3 + 4 * 8 + 15
     assert set(counts.values()) == {60}
-    made = read_json(folder / "domains/yelp_restaurants" / making.MADE)
+    made = read_json(folder / "domains/yelp_restaurants" / proxy_corpora.MADE)
     assert made["note"].startswith("made here from the same sources; not byte-identical")
     assert made["documents"]["shared with the end task"] == 3 + 4 + 1
     record = read_json(folder / RECORD)
@@ -291,7 +295,7 @@ def test_the_corpora_of_six_domains_are_made_of_what_is_fetched(six: Suite, monk
     assert list(read_lines(six.locate("general/train.jsonl")))
     assert six.locate("restaurant/train.jsonl") == (folder / "domains/yelp_restaurants/train.jsonl.gz").resolve()
     notes = keys_of(six, ("acl",), end_tasks=None)["run"]["notes"]
-    assert notes[1:] == [f"Proxy corpus 'acl': {making.NOTE}.", f"General text: {making.NOTE}."]
+    assert notes[1:] == [f"Proxy corpus 'acl': {proxy_corpora.NOTE}.", f"General text: {proxy_corpora.NOTE}."]
 
     ASKED.clear()
     said.clear()
@@ -299,10 +303,10 @@ def test_the_corpora_of_six_domains_are_made_of_what_is_fetched(six: Suite, monk
     assert fetch(six, said.append) == folder
     assert ASKED == said == []
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    monkeypatch.setattr(making, "MAKER", making.MAKER + 1)
-    (folder / "D0/books" / making.MADE).unlink()  # from here on a user's own
+    monkeypatch.setattr(proxy_corpora, "MAKER", proxy_corpora.MAKER + 1)
+    (folder / "D0/books" / proxy_corpora.MADE).unlink()  # from here on a user's own
     fetch(six, said.append)
-    assert said == [f"Making {name}" for name in making.CORPORA if name != "D0/books"]
+    assert said == [f"Making {name}" for name in proxy_corpora.CORPORA if name != "D0/books"]
 
 
 def test_what_cannot_be_made_is_said_and_the_rest_is_made(six: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +321,7 @@ def test_what_cannot_be_made_is_said_and_the_rest_is_made(six: Suite, monkeypatc
         fetch(six, said.append)
     assert str(caught.value).endswith(six.by_hand)
     folder = cache_folder("six-domains") / FETCHED
-    assert [name for name in making.CORPORA if (folder / name).is_dir()] == ["domains/acl_papers", "D0/books"]
+    assert [name for name in proxy_corpora.CORPORA if (folder / name).is_dir()] == ["domains/acl_papers", "D0/books"]
     assert any("WikiTasks.tar.gz: it is no whole archive" in line for line in said)
     assert (
         "domains/ai_papers could not be made: raw/paperlists.tar.gz hold 0 documents, not about 60: they are others"

@@ -23,7 +23,7 @@ from everlearn.importance import (
     kronecker_fisher,
     labels_of_the_model,
 )
-from everlearn.importance.moments import BatchedSums, Sums, add_products, part_of, rows_of
+from everlearn.importance.gradient_moments import BatchedSums, Sums, add_products, part_of, rows_of
 from everlearn.importance.per_sample import PerSample
 
 Loss = stages.Callable[[nn.Module, dict[str, Tensor]], Tensor]
@@ -112,7 +112,7 @@ def test_the_heads_projection_in_chunks_is_still_exact(monkeypatch: pytest.Monke
     loss = stage.objective.per_sample_loss
     expected = loop(model, batches, loss)
     for rows in (50, 48, 17):  # of 24 labels each: two samples, exactly two, less than one
-        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
+        monkeypatch.setattr("everlearn.model.vocabulary_head.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
         assert_same(fisher(model, batches, loss), expected)
 
 
@@ -318,7 +318,7 @@ def test_dropout_is_drawn_as_training_draws_it_and_the_try_leaves_the_mode_alone
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize(("positions", "limit"), [(1, 2**18), (3, 2**18), (3, 8), (3, 100)])
 def test_powers_in_chunks(monkeypatch: pytest.MonkeyPatch, positions: int, limit: int, power: Literal[1, 2]) -> None:
-    monkeypatch.setattr("everlearn.importance.moments.ELEMENTS_AT_ONCE", {"cpu": limit})
+    monkeypatch.setattr("everlearn.importance.gradient_moments.ELEMENTS_AT_ONCE", {"cpu": limit})
     left, right = torch.randn(5, positions, 7), torch.randn(5, positions, 6)
     total = torch.ones(7, 6)
     add_products(total, left, right, power)

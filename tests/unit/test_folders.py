@@ -20,8 +20,8 @@ from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import corpus_fingerprint, local_files, read_documents
 from everlearn.data.folders import inside, split_of
 from everlearn.data.notes import notes_of
-from everlearn.data.opening import Limits
 from everlearn.data.readers import format_of, read_rows
+from everlearn.data.text_files import Limits
 from everlearn.data.text_template import columns_in, filled
 from everlearn.errors import DataError, EverlearnError
 from everlearn.run import inputs

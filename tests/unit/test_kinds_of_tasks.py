@@ -26,9 +26,9 @@ def test_who_reads_scores_knows_every_kind(module: str) -> None:
     code = (
         f"import {module}\n"
         "from everlearn.evaluation.metrics import METRICS\n"
-        "from everlearn.evaluation.task import KINDS\n"
+        "from everlearn.evaluation.task import TASK_KINDS\n"
         "assert {'rouge_l', 'normalised', 'codelength', 'chats', 'pass_at_1'} <= set(METRICS), list(METRICS)\n"
-        "assert {'text', 'choice', 'big-bench', 'lm_eval', 'code', 'samples'} <= set(KINDS), list(KINDS)\n"
+        "assert {'text', 'choice', 'big-bench', 'lm_eval', 'code', 'samples'} <= set(TASK_KINDS), list(TASK_KINDS)\n"
     )
     done = prepared.run(code)
     assert done.returncode == 0, done.stderr

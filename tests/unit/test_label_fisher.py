@@ -19,7 +19,7 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.importance import label_directions, label_fisher, labels_of_the_model
-from everlearn.methods.penalties.prediction import Ellipsoid, Known
+from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known
 from everlearn.model.loading import load_weights
 from everlearn.model.objectives import make_objective
 

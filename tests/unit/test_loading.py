@@ -25,7 +25,7 @@ from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeErro
 from everlearn.methods import build
 from everlearn.model.loading import load_model, load_skeleton, load_weights
 from everlearn.model.objectives import make_objective
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 
 
 @pytest.mark.parametrize(("model_type", "kernel"), [("gemma2", "eager"), ("gpt_oss", "eager"), ("llama", "sdpa")])

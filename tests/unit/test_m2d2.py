@@ -21,8 +21,8 @@ from everlearn.files import read_json
 from everlearn.grid.grid import Grid
 from everlearn_bench import suites
 from everlearn_bench.suites import SUITES, Overlay, overlay_of
-from everlearn_bench.suites.m2d2 import built_in, layouts, names, ordering, stream
-from everlearn_bench.suites.m2d2.names import Branch, branch_of
+from everlearn_bench.suites.m2d2 import builtin_corpus, corpus_folders, domain_names, ordering, stream
+from everlearn_bench.suites.m2d2.domain_names import Branch, branch_of
 from everlearn_bench.suites.m2d2.options import StreamOptions
 from everlearn_bench.suites.m2d2.suite import VARIABLE
 
@@ -89,7 +89,7 @@ def recipe(data: Path | None, order: object = None, own: Overlay | None = None) 
 
 
 def _bound(own: Overlay, data: Path) -> Any:
-    return SUITE.on(own, data).bound
+    return SUITE.on(own, data).stream_data
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -97,8 +97,8 @@ def _bound(own: Overlay, data: Path) -> Any:
 
 def test_the_taxonomy_has_the_parts_that_the_data_set_lists() -> None:
     """236 of 239 names: 13 + 38 of Wikipedia, 11 L1, 146 with a dot and 28 without of S2ORC; 22 groups."""
-    found = list(names.NAMES)
-    wiki = [name for name in found if branch_of(name).super_domain == names.WIKI]
+    found = list(domain_names.NAMES)
+    wiki = [name for name in found if branch_of(name).super_domain == domain_names.WIKI]
     assert (len(wiki), sum("__" in name for name in wiki)) == (51, 38)
     papers = [name for name in found if name not in wiki]
     kinds = [name.endswith("_l1") for name in papers].count(True), ["." in name for name in papers].count(True)
@@ -108,7 +108,7 @@ def test_the_taxonomy_has_the_parts_that_the_data_set_lists() -> None:
     assert {branch_of(name).group for name in found} - with_parts == {"Art", "Philosophy"}
     assert branch_of("General_referece__Reference_works") == Branch("wiki", "General_referece", 2)
     assert branch_of("cmp-lg").group == "cs"
-    assert all(alias in found and name in found for alias, name in names.ALIASES.items())
+    assert all(alias in found and name in found for alias, name in domain_names.ALIASES.items())
     with pytest.raises(DataError, match=r"'cs.CLL' is no domain of M2D2. Did you mean 'cs.CL'"):
         branch_of("cs.CLL")
 
@@ -130,7 +130,7 @@ def test_m2d2s_own_layout_is_read_from_tarballs_and_folders(data: Path) -> None:
     assert any("second names of a category: cs.NA (math.NA)" in note for note in made.run.notes)
     (data / "hep-ph" / "valid.txt").unlink()
     with pytest.raises(DataError, match=r"lacks 'valid.txt'"):
-        layouts.read_folder(data)
+        corpus_folders.read_folder(data)
 
 
 def test_levels_never_mix_and_aliases_can_be_kept(data: Path) -> None:
@@ -144,7 +144,7 @@ def test_levels_never_mix_and_aliases_can_be_kept(data: Path) -> None:
         recipe(data, own=settings(level=1, domains=["Health_and_fitness__Exercise"]))
     assert [d.name for d in recipe(data, own=settings(domains=["cs"])).domains] == ["cs.CL", "cs.NA"]
     with pytest.raises(RecipeError, match="no domain of level 1"):
-        stream.choose(layouts.Taxonomy(layouts.read_folder(data).leaves[1:]), StreamOptions(level=1))
+        stream.choose(corpus_folders.Taxonomy(corpus_folders.read_folder(data).leaves[1:]), StreamOptions(level=1))
 
 
 def test_folders_of_ones_own_say_super_domain_and_group(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_folders_of_ones_own_say_super_domain_and_group(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert made.general is not None
     assert made.general.path.endswith("general/train.txt")
-    assert [leaf.branch.group for leaf in layouts.read_folder(tmp_path / "own").leaves] == [
+    assert [leaf.branch.group for leaf in corpus_folders.read_folder(tmp_path / "own").leaves] == [
         "clinic",
         "clinic",
         "law",
@@ -165,9 +165,9 @@ def test_folders_of_ones_own_say_super_domain_and_group(tmp_path: Path) -> None:
     ]
     write_parts(tmp_path / "own" / "health/law/cases", 7)
     with pytest.raises(DataError, match="two domains called 'cases'"):
-        layouts.read_folder(tmp_path / "own")
+        corpus_folders.read_folder(tmp_path / "own")
     with pytest.raises(DataError, match="holds no domain"):
-        layouts.read_folder(tmp_path / "own/law/cases/none")
+        corpus_folders.read_folder(tmp_path / "own/law/cases/none")
 
 
 def test_damaged_tarballs_are_a_sentence(data: Path) -> None:
@@ -188,7 +188,7 @@ def test_links_in_a_tarball_are_no_text(tmp_path: Path, linked: str) -> None:
         link = tarfile.TarInfo("cs.CL/valid.txt")
         link.type, link.linkname = tarfile.SYMTYPE, linked
         tar.addfile(link)
-    leaf = layouts.read_folder(tmp_path).leaves[0]
+    leaf = corpus_folders.read_folder(tmp_path).leaves[0]
     assert list(leaf.texts["test"]()) == lines(len("../../cs.CL/test.txt"))
     with pytest.raises(DataError, match=r"holds no 'cs.CL/valid.txt'"):
         list(leaf.texts["valid"]())
@@ -202,21 +202,21 @@ def test_a_tarball_whose_bytes_were_changed_is_a_sentence(tmp_path: Path) -> Non
         whole[place] = 255
     (tmp_path / "cs.CL.tar.gz").write_bytes(whole)
     with pytest.raises(DataError, match=r"cs.CL.tar.gz' cannot be read"):
-        list(layouts.read_folder(tmp_path).leaves[0].texts["train"]())
+        list(corpus_folders.read_folder(tmp_path).leaves[0].texts["train"]())
 
 
 def test_folders_that_are_no_layout_are_a_sentence(tmp_path: Path) -> None:
     write_parts(tmp_path / "m2d2/data/cs.CL", 1)
     with pytest.raises(DataError, match=r"'.*cs.CL' is a domain itself"):
-        layouts.read_folder(tmp_path / "m2d2/data/cs.CL")
+        corpus_folders.read_folder(tmp_path / "m2d2/data/cs.CL")
     tarred(tmp_path / "m2d2/data", "cs.CL")  # as the data set is fetched with its own folder
     with pytest.raises(DataError, match=r"lie directly in the folder that is named: name '.*m2d2/data'"):
-        layouts.read_folder(tmp_path / "m2d2")
+        corpus_folders.read_folder(tmp_path / "m2d2")
     (tmp_path / "m2d2/data/.tar.gz").touch()
-    assert [leaf.name for leaf in layouts.read_folder(tmp_path / "m2d2/data").leaves] == ["cs.CL"]
+    assert [leaf.name for leaf in corpus_folders.read_folder(tmp_path / "m2d2/data").leaves] == ["cs.CL"]
     write_parts(tmp_path / "own/law/general", 2)
     with pytest.raises(DataError, match=r"is called 'general', as general text is"):
-        layouts.read_folder(tmp_path / "own")
+        corpus_folders.read_folder(tmp_path / "own")
 
 
 def test_domains_behind_links_are_read(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_domains_behind_links_are_read(tmp_path: Path) -> None:
     write_parts(tmp_path / "own/law/statutes", 2)
     (tmp_path / "own/law/cases").symlink_to(tmp_path / "elsewhere/cases")
     (tmp_path / "own/law/statutes/up").symlink_to(tmp_path / "own")  # a circle
-    assert [leaf.name for leaf in layouts.read_folder(tmp_path / "own").leaves] == ["cases", "statutes"]
+    assert [leaf.name for leaf in corpus_folders.read_folder(tmp_path / "own").leaves] == ["cases", "statutes"]
 
 
 def test_an_empty_part_is_called_empty(tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def keep(folder: Path, corpus: str, rows: list[dict[str, str]]) -> None:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two corpora of the data folder; no library is read."""
-    monkeypatch.setattr(built_in, "LIBRARIES", {})
-    monkeypatch.setattr(built_in, "_general", lambda folder: None)
+    monkeypatch.setattr(builtin_corpus, "LIBRARIES", {})
+    monkeypatch.setattr(builtin_corpus, "_general", lambda folder: None)
     folder = tmp_path / "data"
     keep(folder, "yelp_restaurants", [{"text": text} for text in lines(1, 40)])
     venues = ["nips2018", "aaai2019", "iclr2020", "aistats2021"] * 12
@@ -269,15 +269,15 @@ def test_built_in_domains_are_rows_of_the_data_folder(kept: Path) -> None:
     assert any(note.startswith("Built-in domains that are left out") for note in made.run.notes)
     assert any(note.startswith("Order") for note in made.run.notes)
     assert recipe(kept, order=("yelp",)).run.notes == made.run.notes[1:], "one domain has no order"
-    assert len(built_in.names()) >= 28  # without the libraries, which are taken out here
+    assert len(builtin_corpus.names()) >= 28  # without the libraries, which are taken out here
 
 
 def test_without_a_folder_the_domains_are_those_of_installed_libraries() -> None:
-    found = built_in.names()
+    found = builtin_corpus.names()
     assert {"docs_sympy", "code_python", "amazon_books", "robotics"} <= set(found)
     assert len(found) == len(set(found)) == 40
     code = 'def f(\n    a,\n):\n    """Says.\n\n    More.\n    """\n    return a\n'
-    assert built_in.without_docstring(code) == "def f(\n    a,\n):\n    return a\n"
+    assert builtin_corpus.without_docstring(code) == "def f(\n    a,\n):\n    return a\n"
 
 
 # -- duplicates -------------------------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ def test_shipped_recipes_load(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     asked: list[str] = []
     monkeypatch.setattr(addresses, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
     made = load(path)
-    known = set(built_in.names()) | set(names.NAMES)
+    known = set(builtin_corpus.names()) | set(domain_names.NAMES)
     assert {address.split("/")[1] for address in asked} - {"general"} <= known
     assert all(domain.group for domain in made.domains)
     assert f"everlearn run recipes/m2d2/{path.name}" in path.read_text(encoding="utf-8")

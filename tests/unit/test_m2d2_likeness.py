@@ -12,8 +12,8 @@ import pytest
 import tiny
 from everlearn.errors import RecipeError
 from everlearn_bench.suites.m2d2 import embedding, ordering
+from everlearn_bench.suites.m2d2.domain_names import Branch
 from everlearn_bench.suites.m2d2.duplicates import Duplicates, Match, jaccard, shingles_of
-from everlearn_bench.suites.m2d2.names import Branch
 
 
 def slow_jaccard(one: str, other: str) -> float:

@@ -12,14 +12,14 @@ import torch
 import stages
 import tiny
 from everlearn.errors import MethodError, RecipeError
-from everlearn.merging import WAYS, Same, make_way
+from everlearn.merging import MERGE_METHODS, TensorGroup, make_merge_method
 from everlearn.merging.task_vectors import largest_of
 from everlearn.methods import build
 from everlearn.methods.engine.protection import check_methods
 from everlearn.methods.stage import Checkpoints
-from everlearn.model.movement import LoadedWeights
+from everlearn.model.weight_movement import LoadedWeights
 
-# -- Ways of merging against slow references written from their papers, in numpy and float64 ---------------------------
+# -- Merging methods against slow references written from their papers, in numpy and float64 ---------------------------
 
 
 SHAPES = {"a": (7, 5), "b": (11,), "c": (3, 4, 2)}
@@ -35,16 +35,16 @@ MODELS = [{n: BASE[n] + 0.1 * t for n, t in checkpoint(seed).items()} for seed i
 
 
 def merged(name: str, models=MODELS, base=BASE, losses=None, fisher=None, **options) -> dict[str, np.ndarray]:
-    """What a way makes of all tensors, in numpy."""
-    way = make_way(name, options)
-    way.check(len(models))
-    way.begin([LoadedWeights(m) for m in models], LoadedWeights(base) if way.needs_base else None, losses)
+    """What a merging method makes of all tensors, in numpy."""
+    method = make_merge_method(name, options)
+    method.check(len(models))
+    method.begin([LoadedWeights(m) for m in models], LoadedWeights(base) if method.needs_base else None, losses)
     return {
-        n: way.merged(
-            Same(
+        n: method.merged(
+            TensorGroup(
                 n,
                 [m[n].double() for m in models],
-                base[n].double() if way.needs_base else None,
+                base[n].double() if method.needs_base else None,
                 None if fisher is None else [f[n].double() for f in fisher],
             )
         ).numpy()
@@ -73,10 +73,10 @@ def test_means():
 @pytest.mark.parametrize("size", [1e308, 5e-300])
 def test_the_size_of_weights_does_not_matter_where_ratios_do(size):
     close(merged("mean", weights=[size, size, size / 2]), (2 * THETAS[0] + 2 * THETAS[1] + THETAS[2]) / 5)
-    for way in ("ties", "dare"):
-        options = {"elect": True, "drop": 0} if way == "dare" else {"keep": 0.6}
-        wanted = flat(merged(way, weights=[1, 1, 0.5], **options))
-        close(merged(way, weights=[size, size, size / 2], **options), wanted)
+    for method in ("ties", "dare"):
+        options = {"elect": True, "drop": 0} if method == "dare" else {"keep": 0.6}
+        wanted = flat(merged(method, weights=[1, 1, 0.5], **options))
+        close(merged(method, weights=[size, size, size / 2], **options), wanted)
     running = THETAS[0]
     for n, theta in enumerate(THETAS[1:], 2):
         running = running + (theta - running) / n
@@ -89,7 +89,7 @@ def test_the_size_of_weights_does_not_matter_where_ratios_do(size):
 @pytest.mark.parametrize("to", [0.0, 0.1])
 def test_wsm_weighs_updates_as_the_decay_does(decay, to):
     count = 5
-    c = make_way("wsm", {"decay": decay, "to": to}).coefficients(count)
+    c = make_merge_method("wsm", {"decay": decay, "to": to}).coefficients(count)
     assert sum(c) == pytest.approx(1)
     for i in range(count):
         x = i / count
@@ -250,7 +250,7 @@ def test_slerp():
 @pytest.mark.parametrize(
     ("name", "count", "options", "says"),
     [
-        ("tie", 2, {}, ["no way 'tie'", "Did you mean 'ties'?"]),
+        ("tie", 2, {}, ["no merging method 'tie'", "Did you mean 'ties'?"]),
         ("ties", 2, {"kep": 0.2}, ["no option 'kep'", "Did you mean 'keep'?"]),
         ("ties", 2, {"keep": 0}, ["option 'keep'", "above 0", "got 0"]),
         ("ties", 2, {"keep": True}, ["option 'keep'", "number"]),
@@ -267,7 +267,7 @@ def test_slerp():
 )
 def test_mistakes_are_sentences(name, count, options, says):
     with pytest.raises(RecipeError) as error:
-        make_way(name, options).check(count)
+        make_merge_method(name, options).check(count)
     for part in says:
         assert part in str(error.value)
     assert (
@@ -275,15 +275,15 @@ def test_mistakes_are_sentences(name, count, options, says):
     )
 
 
-def test_every_way_says_what_it_is():
+def test_every_merging_method_says_what_it_is():
     from everlearn.cli.merge import command
 
-    listed = command.__annotations__["way"]
-    for name, way in WAYS.items():
-        assert way.__doc__
-        assert way.paper.startswith("https://")
+    listed = command.__annotations__["method"]
+    for name, method in MERGE_METHODS.items():
+        assert method.__doc__
+        assert method.paper.startswith("https://")
         assert name in str(listed)
-        assert all(field.description for field in way.Config.model_fields.values()), name
+        assert all(field.description for field in method.Config.model_fields.values()), name
 
 
 # -- WiSE-FT after every domain against the paper's equation, in float64 -----------------------------------------------

@@ -24,8 +24,8 @@ from everlearn.methods import Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.methods.penalties import budget
 from everlearn.methods.penalties.budget import Budget, LastCheck
-from everlearn.methods.penalties.drift import Drift, DriftProbe, bytes_per_label, mean_drift
-from everlearn.methods.penalties.prediction import Ellipsoid, Known
+from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known
+from everlearn.methods.penalties.drift_probe import Drift, DriftProbe, bytes_per_label, mean_drift
 from everlearn.model.sharding import whole
 from two_processes import PROCESSES, in_two_processes
 

@@ -27,7 +27,7 @@ from everlearn.methods.masks.das import DAS
 from everlearn.methods.masks.das_options import RELEASED
 from everlearn.model.anatomy import anatomy
 from everlearn.model.gates import Gates
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 from everlearn.run.trainer import StageTrainer
 from everlearn.seeding import seeded, set_all
 

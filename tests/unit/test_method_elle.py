@@ -20,9 +20,9 @@ from everlearn.methods.growth.elle import ELLE, RECOVERY
 from everlearn.methods.growth.recovery import Lesson, Recovery, kl_per_row
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
-from everlearn.model.head import logit_cap, output_head, projection
 from everlearn.model.objectives import IGNORE
-from everlearn.model.substitution import substituting
+from everlearn.model.parameter_substitution import substituting
+from everlearn.model.vocabulary_head import logit_cap, output_head, projection
 from everlearn.run.trainer import load_memories, save_memories
 
 QUIET = {"add_layers": 0, "add_heads": 0, "share": 0.3}

@@ -28,10 +28,10 @@ from everlearn.methods.composition.sapt_lora import SAPTLoRA
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.prompts import lfpt5 as lfpt5_module
+from everlearn.methods.prompts.generator_rows import WrittenPairs
 from everlearn.methods.prompts.lfpt5 import DRAWS, LFPT5, CarriedPrompt
-from everlearn.methods.prompts.own_examples import WrittenPairs
 from everlearn.model.objectives import make_objective
-from everlearn.model.one_prompt import after_one_prompt, can_share_prompts
+from everlearn.model.shared_prompt import after_one_prompt, can_share_prompts
 from everlearn.predictors.decoding import decode
 from everlearn.predictors.predictor import Checkpoint
 from everlearn.tasks import likelihood

@@ -21,7 +21,7 @@ from everlearn.methods.composition.knowledge import Chain
 from everlearn.methods.composition.mocl import MoCL
 from everlearn.methods.engine.attachment import attached
 from everlearn.model.objectives import make_objective
-from everlearn.model.packed import so_far
+from everlearn.model.packed_rows import so_far
 from everlearn.predictors.decoding import Ending, continuation, decode
 
 # -- MoCL: weights from keys, modules mixed by them, a loss that draws the key, and earlier modules that never move ----

@@ -23,10 +23,10 @@ from everlearn.errors import MOST_LISTED, MethodError, ModelError, first_line
 from everlearn.methods import REGISTRY, Method, MethodConfig, Needs, Reading, Variant, build, names, register
 from everlearn.methods.base import VARIANTS
 from everlearn.methods.engine.protection import Protection, check_methods
-from everlearn.model.head import logits_of
 from everlearn.model.loading import load_config
 from everlearn.model.objectives import IGNORE
-from everlearn.model.source import Model
+from everlearn.model.options import Model
+from everlearn.model.vocabulary_head import logits_of
 from everlearn.wording import be, count, plural, size
 
 # -- Names of methods and variants, what is made of them, and lists that are refused or work together ------------------

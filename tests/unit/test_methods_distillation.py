@@ -251,7 +251,7 @@ def test_lwf_loss_and_gradient_are_the_equation(
     architecture: str, objective: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if chunked:
-        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", 5 * tiny.VOCABULARY)
+        monkeypatch.setattr("everlearn.model.vocabulary_head.LOGITS_PER_CHUNK", 5 * tiny.VOCABULARY)
     model = tiny.model(architecture)
     stage = stages.stage(model, 1, objective)
     protection = Protection([LwF(weight=WEIGHT, temperature=TEMPERATURE)], stage)

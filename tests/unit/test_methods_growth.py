@@ -18,8 +18,8 @@ from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.methods.growth import experts as parts
 from everlearn.methods.growth.experts import ExpertLayer, feed_forward_networks
-from everlearn.methods.growth.growth import added_parameters, choose_layers, copy_map, grow, key_value_heads
 from everlearn.methods.growth.lifelong_moe import LifelongMoE
+from everlearn.methods.growth.net2net import added_parameters, choose_layers, copy_map, grow, key_value_heads
 from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import IGNORE
 

@@ -23,8 +23,8 @@ from everlearn.methods.tricks.recadam import RecAdam
 from everlearn.methods.tricks.reptile import Reptile
 from everlearn.methods.tricks.siatl import SiATL, prompt_labels
 from everlearn.model.depth import depth_groups
-from everlearn.model.modes import dropout_rates
 from everlearn.model.objectives import IGNORE
+from everlearn.model.training_mode import dropout_rates
 
 LAYER = "roberta.encoder.layer.0.attention.self.query.weight"
 

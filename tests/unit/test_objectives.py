@@ -12,12 +12,12 @@ import tiny
 from everlearn.errors import ModelError, RecipeError
 from everlearn.methods.base import View
 from everlearn.model import cross_entropy as module
-from everlearn.model import head
+from everlearn.model import vocabulary_head
 from everlearn.model.anatomy import anatomy
 from everlearn.model.cross_entropy import cross_entropy
 from everlearn.model.gates import Gates
-from everlearn.model.head import logits_of, observe_logits, output_head
 from everlearn.model.objectives import IGNORE, Masked, make_objective
+from everlearn.model.vocabulary_head import logits_of, observe_logits, output_head
 
 ENCODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "masked"]
 DECODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "causal"]
@@ -58,7 +58,7 @@ def test_masked_loss_is_the_models_own(architecture: str) -> None:
 def test_causal_loss_on_packed_rows_is_the_loss_of_each_document_alone(
     architecture: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head, "LOGITS_PER_CHUNK", chunk)
+    monkeypatch.setattr(vocabulary_head, "LOGITS_PER_CHUNK", chunk)
     model = tiny.model(architecture)
     objective = make_objective("causal", model, tiny.tokenizer())
     rows = blocks()
@@ -211,7 +211,7 @@ def test_labelled_views_have_the_losses_of_a_pass_of_their_own(
     architecture: str, gated: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With positions (masked) and without (causal), between views without labels, gated or not."""
-    monkeypatch.setattr(head, "LOGITS_PER_CHUNK", chunk)
+    monkeypatch.setattr(vocabulary_head, "LOGITS_PER_CHUNK", chunk)
     model = tiny.model(architecture)
     objective = make_objective(None, model, tiny.tokenizer())
     batch = objective.collate(blocks(), range(4))
@@ -277,7 +277,7 @@ def test_a_view_without_rows_is_another_loss_on_the_batchs_own(
     architecture: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between views with rows; the observers of logits still see the batch's own labels, once each."""
-    monkeypatch.setattr(head, "LOGITS_PER_CHUNK", chunk)
+    monkeypatch.setattr(vocabulary_head, "LOGITS_PER_CHUNK", chunk)
     model = tiny.model(architecture)
     objective = make_objective(None, model, tiny.tokenizer())
     batch, other = objective.collate(blocks(), range(4)), objective.collate(blocks(3, seed=1), range(10, 13))
@@ -307,7 +307,7 @@ def test_a_view_without_rows_is_another_loss_on_the_batchs_own(
     torch.testing.assert_close(outputs.view_losses[2], objective.forward(model, other).losses)
     torch.testing.assert_close(outputs.view_losses[3], outputs.losses)
     assert torch.equal(outputs.views[1], outputs.hidden)
-    logits = head.logits_of(model, objective.label_features(model, batch))
+    logits = vocabulary_head.logits_of(model, objective.label_features(model, batch))
     torch.testing.assert_close(outputs.view_losses[1].flatten(), logits.square().sum(-1), rtol=1e-4, atol=1e-4)
     probabilities = objective.log_probabilities(model, batch).flatten(0, 1)
     torch.testing.assert_close(logits.double().log_softmax(-1), probabilities, rtol=1e-4, atol=1e-5)

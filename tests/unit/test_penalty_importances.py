@@ -68,7 +68,7 @@ def test_mas_holds_a_chunk_of_a_causal_batchs_logits(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Tensor, "square", watched)
     for chunk in (2**26, 5 * tiny.VOCABULARY):
-        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", chunk)
+        monkeypatch.setattr("everlearn.model.vocabulary_head.LOGITS_PER_CHUNK", chunk)
         method = build({"name": "mas", "samples": 3})
         seen.clear()
         stages.end([method], stages.stage(tiny.model("gpt2"), 1, "causal", batch_size=4))

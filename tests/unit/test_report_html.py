@@ -120,7 +120,7 @@ def test_the_page_adapts(text):
 def test_the_page_has_everything(text):
     for words in (
         "DAS trades", "What each domain gained and lost", "Along the stream", "Score matrices", "End tasks", "Training",
-        "das/contrast", "Time, tokens and memory", "1.35 GiB", "9.98 %", "Notes", "What the words mean",
+        "das/contrast", "Time, tokens and memory", "1.35 GiB", "9.98 %", "Notes", "Glossary",
         "everlearn report runs/plain-again runs/das-again", "per_device_train_batch_size", "versions.torch",
         "2.13.0+cpu",
     ):  # fmt: skip

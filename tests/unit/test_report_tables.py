@@ -158,8 +158,14 @@ def test_numbers(value, places, signed, text):
 
 
 def test_units_of_time_and_memory():
-    assert [fmt.duration(s) for s in (None, 3.21, 42, 131, 7500)] == ["–", "3.2 s", "42 s", "2 min 11 s", "2 h 05 min"]
-    assert [fmt.size(b) for b in (None, 12, 1536, 3 * 2**30)] == ["–", "12 B", "1.50 KiB", "3.00 GiB"]
+    assert [fmt.precise_duration(s) for s in (None, 3.21, 42, 131, 7500)] == [
+        "–",
+        "3.2 s",
+        "42 s",
+        "2 min 11 s",
+        "2 h 05 min",
+    ]
+    assert [fmt.binary_size(b) for b in (None, 12, 1536, 3 * 2**30)] == ["–", "12 B", "1.50 KiB", "3.00 GiB"]
     assert fmt.estimate(Estimate(0.5, 0.4, 0.6), 1) == "0.5 [0.4, 0.6]"
     assert fmt.listing(["a", "b", "c"]) == "a, b and c"
     assert [fmt.shorten(t, 7) for t in ("short", "domain-12")] == ["short", "dom…-12"]

@@ -23,7 +23,7 @@ from everlearn_bench import suites
 from everlearn_bench.suites import archives
 from everlearn_bench.suites import six_domains as suite
 from everlearn_bench.suites.cache import read_lines
-from everlearn_bench.suites.six_domains import cache, cleaning, corpora, making, readers, tasks
+from everlearn_bench.suites.six_domains import cache, cleaning, corpora, proxy_corpora, readers, tasks
 from everlearn_bench.suites.six_domains.suite import addresses as six_domains_addresses
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "six-domains"
@@ -452,6 +452,6 @@ def test_what_is_held_out_is_not_learnt_word_for_word():
 
 
 def test_the_table():
-    for corpus in making.CORPORA.values():
+    for corpus in proxy_corpora.CORPORA.values():
         assert all(len(source.commit) == 40 for source in corpus.sources)
-    assert {name.rpartition("/")[0] for name in making.CORPORA} == {"domains", "D0"}
+    assert {name.rpartition("/")[0] for name in proxy_corpora.CORPORA} == {"domains", "D0"}

@@ -565,7 +565,7 @@ def test_the_data_says_the_sizes_that_were_kept(corpus: Path) -> None:
     options = {"duplicates": "report", "domain_bytes": 1500}
     found = find_suite("m2d2").on(overlay_of({"suite": options}), corpus)
     for name, size in found.training_bytes.items():
-        rows = (found.bound.folder / name / "train.jsonl").read_text().splitlines()
+        rows = (found.stream_data.folder / name / "train.jsonl").read_text().splitlines()
         assert size == sum(len(json.loads(row)["text"]) for row in rows) <= 1500
     assert set(found.training_bytes) == {"cases", "notes", "movies"}
 

@@ -23,9 +23,9 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.task import Conditions
 from everlearn.model.architectures import architectures
 from everlearn.model.depth import depth_groups, layers_of, places
-from everlearn.model.movement import LoadedWeights, Moved, SavedWeights, movement, stable_ranks, together, whole
 from everlearn.model.objectives import make_objective
 from everlearn.model.structure import architecture_of
+from everlearn.model.weight_movement import LoadedWeights, Moved, SavedWeights, movement, stable_ranks, together, whole
 from everlearn.predictors import Checkpoint
 from everlearn.tasks.held_out import HeldOut, HeldOutText
 

@@ -101,7 +101,7 @@ def command(
 
 
 def _read(texts: dict[str, str], column: str | None) -> Mapping[str, str | Corpus]:
-    """Return name → corpus of each text; only its path if the text column must be detected."""
+    """Return the corpus of each text by its name; only its path if the text column must be detected."""
     from everlearn.data.corpus import Corpus
     from everlearn.options import path_or_id
 
@@ -111,7 +111,7 @@ def _read(texts: dict[str, str], column: str | None) -> Mapping[str, str | Corpu
 
 
 def _named(texts: list[str]) -> dict[str, str]:
-    """Return name → path for each text; the default name is that of the file."""
+    """Return the path of each text by its name; the default name is that of the file."""
     from everlearn.errors import RecipeError
 
     named: dict[str, str] = {}

@@ -37,7 +37,7 @@ def command(
     from everlearn.data.corpus import Corpus
     from everlearn.errors import RecipeError
     from everlearn.model.loading import quiet
-    from everlearn.model.source import Model
+    from everlearn.model.options import Model
     from everlearn.model.vocabulary import Initialise
     from everlearn.options import path_or_id
     from everlearn.run.writable import check_place

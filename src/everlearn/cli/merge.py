@@ -17,10 +17,10 @@ def command(
         typer.Argument(metavar="CHECKPOINT", help="Folders or hub ids, also LABEL=PATH; a run stands for its stages."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder to write to.")],
-    way: Annotated[
+    method: Annotated[
         str,
         typer.Option(
-            "--way",
+            "--method",
             metavar="NAME",
             help="mean, wise_ft, wsm, cocktail, fisher, task_arithmetic, ties, dare, model_stock or slerp.",
         ),
@@ -53,13 +53,15 @@ def command(
     check_place("--output", output, folder=True)
     options = options_of(settings or ())
     merged = merge(
-        checkpoints, output, way, options, base=base, texts=texts or (), blocks=blocks, reporter=telling(as_json)
+        checkpoints, output, method, options, base=base, texts=texts or (), blocks=blocks, reporter=telling(as_json)
     )
     if as_json:
         show({**asdict(merged), "folder": str(output)}, True, str)
         return
     began = f" on {merged.base}" if merged.base is not None else ""
-    say(f"Merged {', '.join(merged.checkpoints)}{began} ({merged.way['name']}, {merged.tensors:,} tensors): {output}")
+    say(
+        f"Merged {', '.join(merged.checkpoints)}{began} ({merged.method['name']}, {merged.tensors:,} tensors): {output}"
+    )
     for key, value in merged.facts.items():
         say(f"{key}: {value}")
     for note in merged.notes:

@@ -14,7 +14,7 @@ from everlearn.data.corpus import Corpus
 from everlearn.data.documents import read_documents
 from everlearn.errors import ModelError
 from everlearn.model.loading import load_model, load_tokenizer
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.model.vocabulary import NEW_TOKENS, Initialise, NewToken, extend_vocabulary
 from everlearn.run.writable import check_new
 

@@ -21,7 +21,7 @@ from everlearn.methods.base import Cost, Method, Setting
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.loading import load_skeleton
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.wording import size
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from everlearn.methods.cost import Cost
-from everlearn.model.head import LOGITS_PER_CHUNK, text_config
 from everlearn.model.quantising import quantised_bytes
+from everlearn.model.vocabulary_head import LOGITS_PER_CHUNK, text_config
 from everlearn.run.disk import Sizes
 
 ACTIVATION_BYTES = 34

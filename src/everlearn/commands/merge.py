@@ -13,7 +13,7 @@ from everlearn.commands.evaluate import Named, named
 from everlearn.errors import RecipeError
 from everlearn.evaluation.build import BASE
 from everlearn.learner import ContinualLearner
-from everlearn.merging import MergedModel, make_way, measure, open_checkpoints, write_merged
+from everlearn.merging import MergedModel, make_merge_method, measure, open_checkpoints, write_merged
 from everlearn.run.progress import Reporter
 from everlearn.run.writable import check_new, is_run
 
@@ -21,7 +21,7 @@ from everlearn.run.writable import check_new, is_run
 def merge(
     checkpoints: Sequence[str | Path],
     folder: Path | str,
-    way: str = "mean",
+    method: str = "mean",
     options: Mapping[str, Any] | None = None,
     *,
     base: str | Path | None = None,
@@ -39,7 +39,7 @@ def merge(
         checkpoints: hub ids, folders, ``LABEL=PATH``, or runs, which stand for their stages; adapters are added to
             their base model first.
         folder: the new folder; it must not exist, or be empty.
-        way: name of the merging method (``everlearn.merging.WAYS``).
+        method: name of the merging method (``everlearn.merging.MERGE_METHODS``).
         options: options of the merging method.
         base: the common base model, for merging methods that use it. Default: for stages of one run, its base
             model.
@@ -52,19 +52,19 @@ def merge(
         ModelError: a checkpoint cannot be read, or they do not fit together.
         RunError: the folder is taken, or cannot be written.
     """
-    folder, chosen = Path(folder), make_way(way, options or {})
+    folder, chosen = Path(folder), make_merge_method(method, options or {})
     listed = named([str(each) for each in checkpoints])
     chosen.check(len(listed))
     if base is not None and not chosen.needs_base:
         raise RecipeError(
-            f"`--base` is for ways that begin at a base model; `{way}` does not. List it as a checkpoint."
+            f"`--base` is for merging methods that begin at a base model; `{method}` does not. List it as a checkpoint."
         )
     check_new(folder)
     reporter = reporter or Reporter()
     with tempfile.TemporaryDirectory() as thrown_away:
         scratch = Path(thrown_away)
         if chosen.needs_base:
-            listed = [_base(base, listed, way, scratch), *listed]
+            listed = [_base(base, listed, method, scratch), *listed]
         reporter.say("Opening the checkpoints")
         pairs = [(each.label, each.path) for each in listed]
         opened = open_checkpoints(pairs, scratch, as_loaded=chosen.reads == "fisher")  # it is known by these names
@@ -73,12 +73,12 @@ def merge(
             reporter.activity("Reading the text", len(models)) if texts else contextlib.nullcontext(lambda _: None)
         )
         with reading as done:
-            evidence = measure(chosen, models, [str(text) for text in texts], blocks, scratch, done)
+            measurements = measure(chosen, models, [str(text) for text in texts], blocks, scratch, done)
         with reporter.activity("Merging", len(models[-1].weights.shapes())) as done:
-            return write_merged(folder, chosen, models, began, evidence, progress=done)
+            return write_merged(folder, chosen, models, began, measurements, progress=done)
 
 
-def _base(given: str | Path | None, listed: Sequence[Named], way: str, scratch: Path) -> Named:
+def _base(given: str | Path | None, listed: Sequence[Named], method: str, scratch: Path) -> Named:
     """Return the base model that is named, or that of the one run whose stages are merged."""
     if given is not None:
         if is_run(Path(given)):
@@ -87,7 +87,7 @@ def _base(given: str | Path | None, listed: Sequence[Named], way: str, scratch: 
         return replace(found, label=BASE if any(each.label == found.label for each in listed) else found.label)
     runs = {Path(each.path).resolve().parent for each in listed}
     if len(runs) != 1 or not is_run(run := next(iter(runs))):
-        raise RecipeError(f"`--way {way}` begins at the model that the checkpoints began with: name it (`--base`).")
+        raise RecipeError(f"`--method {method}` begins at the base model of the checkpoints: name it (`--base`).")
     return Named(BASE, ContinualLearner.open(run).saved_after(0, scratch / BASE))
 
 

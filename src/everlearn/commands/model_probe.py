@@ -20,7 +20,7 @@ from everlearn.methods.engine.protection import costs_of
 from everlearn.model.anatomy import Kind
 from everlearn.model.loading import check_is_no_run, check_vocabulary, empty_model, load_config, load_tokenizer
 from everlearn.model.objectives import make_objective
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.model.structure import kind_of_config
 from everlearn.run.disk import Sizes
 from everlearn.wording import size

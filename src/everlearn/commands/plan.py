@@ -24,8 +24,8 @@ from everlearn.methods import build
 from everlearn.methods.base import REVEALS, Cost, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.head import unwrap, without_mixed_precision
 from everlearn.model.loading import load_model
+from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
 from everlearn.run.progress import Reporter

@@ -69,7 +69,7 @@ def with_arguments(
 
 
 def _training_arguments() -> dict[str, str | None]:
-    """Return name → help of each argument, read from the source text of transformers."""
+    """Return the help of each argument by its name, read from the source text of transformers."""
     spec = importlib.util.find_spec("transformers")
     assert spec is not None
     assert spec.submodule_search_locations is not None

@@ -140,7 +140,7 @@ class Comparison:
 
     @property
     def ranks(self) -> dict[int, int]:
-        """Return pool → place in the ranking, from 0, which sets its colour and marker in every figure."""
+        """Return each pool's place in the ranking, from 0, which sets its colour and marker in every figure."""
         return {pool: rank for rank, pool in enumerate(self.ranking)}
 
 

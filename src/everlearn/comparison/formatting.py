@@ -47,7 +47,7 @@ def estimate(found: Estimate, places: int = 3, signed: bool = False) -> str:
     return f"{fixed(found.value, places, signed)} {interval(found, places, signed)}".strip()
 
 
-def duration(seconds: float | None) -> str:
+def precise_duration(seconds: float | None) -> str:
     """Write a time in seconds, minutes or hours."""
     if seconds is None:
         return MISSING
@@ -60,7 +60,7 @@ def duration(seconds: float | None) -> str:
     return f"{hours:,} h {minutes:02d} min"
 
 
-def size(count: float | None) -> str:
+def binary_size(count: float | None) -> str:
     """Write a number of bytes in binary units."""
     if count is None:
         return MISSING

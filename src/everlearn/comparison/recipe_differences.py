@@ -63,7 +63,7 @@ _CLOSE = 0.02
 
 @dataclass(frozen=True)
 class Differences:
-    """How runs differ besides method and seed; for each kind, the difference in words → each run's value."""
+    """How runs differ besides method and seed: for each kind, a description of the difference and each run's value."""
 
     ground: Values = field(default_factory=dict)
     spent: Values = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _settled(one: Effective, values: Mapping[str, Any]) -> Effective:
 
 
 def _work(run: Run) -> dict[tuple[str, str], float]:
-    """Return the amounts of training: (steps or tokens, learnt domain) → number."""
+    """Return the amounts of training by steps or tokens and by learnt domain."""
     amounts = {}
     for stage in run.cost.get("stages") or []:
         for key in _KINDS_OF_WORK:

@@ -20,7 +20,7 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.results import GridCell, check_types
 from everlearn.evaluation.score_table import ScoreTable
 from everlearn.files import check, listed, read_json, reading
-from everlearn.model.movement import Movement, movements
+from everlearn.model.weight_movement import Movement, movements
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -72,21 +72,21 @@ class Run:
 
     @property
     def groups(self) -> dict[str, str]:
-        """Return domain → super-domain, if it has one."""
+        """Return the super-domain of each domain that has one."""
         return {str(name): str(group) for name, group in (self.results.get("groups") or {}).items()}
 
     @property
     def leaked(self) -> dict[str, float]:
-        """Return domain, general set or end task → the share of its held-out text that occurs in training text."""
+        """Return, for each domain, general set or end task, the share of its held-out text found in training text."""
         return {name: share for name, share in self._mapping("leaked").items() if isinstance(share, float)}
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Return key of the recipe → value in effect, where it depends on the model."""
+        """Return the values in effect of those keys of the recipe that depend on the model."""
         return self._mapping("effective")
 
     def alone(self, metric: str) -> dict[str, float]:
-        """Return domain → score of the base model trained on that domain alone, if measured."""
+        """Return, for each domain, the score of the base model trained on it alone, if measured."""
         scores = self._mapping("alone").get(metric)
         return dict(scores) if isinstance(scores, Mapping) else {}
 
@@ -96,7 +96,7 @@ class Run:
 
     @cached_property
     def matrices(self) -> dict[str, ScoreTable]:
-        """Return metric → score matrix, in the order of the file."""
+        """Return the score matrix of each metric, in the order of the file."""
         tables = self.results.get("matrices") or {}
         return {metric: ScoreTable.lenient(metric, raw) for metric, raw in tables.items() if isinstance(raw, Mapping)}
 
@@ -164,7 +164,7 @@ class Run:
 
     @cached_property
     def movements(self) -> dict[int, Movement]:
-        """Return stage → how far each layer moved, if measured."""
+        """Return how far each layer moved in each stage, if measured."""
         return movements(self.folder) if self.folder is not None else {}
 
     @property
@@ -183,7 +183,7 @@ class Run:
         return self.results.get("cost") or {}
 
     def summary(self, metric: str, measure: str) -> dict[str, Estimate]:
-        """Return one quantity's estimates: column (and "mean") → estimate; if the file lacks it, from its scores."""
+        """Return the estimates of a quantity by column (and "mean"); if the file lacks them, from its scores."""
         raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure)
         if raw is None and metric in self.matrices:
             return self.matrices[metric].derived.get(measure, {})

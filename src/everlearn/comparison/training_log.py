@@ -18,7 +18,7 @@ _POINTS = 150
 
 
 def steps(run: Run) -> dict[tuple[int, int], int]:
-    """Return (stage, step in the stage) → step in the run.
+    """Return the step in the run of each stage and step in it.
 
     Steps start again in each stage; a log whose steps already continue across stages is left unchanged.
     """

@@ -138,7 +138,7 @@ _NOTHING = (None, False, "no")
 
 @functools.cache
 def _fields() -> dict[str, tuple[Any, Any]]:
-    """Return name → (type, default) of every argument."""
+    """Return the type and the default of every argument, by name."""
     hints = typing.get_type_hints(TrainingArguments)
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(TrainingArguments) if f.init}
 

@@ -28,14 +28,14 @@ from everlearn.config.arguments import DEFAULTS, MEASURING, RUN_WIDE, check_argu
 from everlearn.config.overrides import named_methods, overridden, put_at, train_of
 from everlearn.config.reading import DIGITS, read_yaml, written
 from everlearn.data.corpus import Domain, Source
-from everlearn.data.opening import Limits
+from everlearn.data.text_files import Limits
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
-from everlearn.evaluation.task import CONFIGS, KINDS, TaskConfig, kind_of, task_config
+from everlearn.evaluation.task import CONFIGS, TASK_KINDS, TaskConfig, kind_of, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.options import LONGEST_NAME, TAKEN, WORDS, Options, home, key_of, wrong_value
 from everlearn.tasks.chat import ChatTask, switched
 from everlearn.tasks.lm_eval import Harness, named
@@ -331,7 +331,7 @@ class Recipe(Options):
                         "a text with parameters of that text's domain, which would not be trained further: remove "
                         "`continues`"
                     )
-        if self.evaluation.tasks_every is not None and all(KINDS[task.kind].fine_tunes for task in self.end_tasks):
+        if self.evaluation.tasks_every is not None and all(TASK_KINDS[task.kind].fine_tunes for task in self.end_tasks):
             raise ValueError(
                 "`evaluation.tasks_every` evaluates end tasks during a stage, but `end_tasks` has none without "
                 "fine-tuning (those of kind classification are fine-tuned); leave it out"

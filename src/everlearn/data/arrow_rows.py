@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from everlearn.data.opening import Limits, allowed_bytes, too_expanded, too_long
 from everlearn.data.rows import Row, refuse_repeated
+from everlearn.data.text_files import Limits, allowed_bytes, too_expanded, too_long
 from everlearn.errors import DataError, EverlearnError, first_line
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
-from everlearn.data.opening import Limits
 from everlearn.data.readers import format_of, read_parquet, read_rows, resolve_files
+from everlearn.data.text_files import Limits
 from everlearn.errors import DataError
 
 TEXT_COLUMNS = ("text", "content", "body", "document", "article", "abstract", "review", "passage")

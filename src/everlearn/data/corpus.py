@@ -11,9 +11,9 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from everlearn.data.folders import SPLITS
 from everlearn.data.messages import Message
-from everlearn.data.opening import COMPRESSIONS, Limits
 from everlearn.data.readers import FORMATS
 from everlearn.data.remote import is_remote, without_query
+from everlearn.data.text_files import COMPRESSIONS, Limits
 from everlearn.data.text_template import columns_in, is_template, parts_of
 from everlearn.options import Options, slug
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everlearn.data.opening import Limits, lines, pieces, too_long
 from everlearn.data.rows import Row
+from everlearn.data.text_files import Limits, lines, pieces, too_long
 from everlearn.errors import DataError
 
 BLANK = " \t\n\r"

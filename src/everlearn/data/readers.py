@@ -15,9 +15,9 @@ from everlearn import wording
 from everlearn.data.arrow_rows import read_arrow, read_parquet
 from everlearn.data.folders import SPLITS, inside
 from everlearn.data.json_rows import read_json, read_jsonl
-from everlearn.data.opening import COMPRESSIONS, PACKED_INSIDE, Limits, lines, too_long
 from everlearn.data.remote import fetched, is_remote
 from everlearn.data.rows import Reader, Row, refuse_repeated
+from everlearn.data.text_files import COMPRESSIONS, PACKED_INSIDE, Limits, lines, too_long
 from everlearn.data.whole_files import CODE, WHOLE, read_whole
 from everlearn.errors import DataError, did_you_mean
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everlearn.data.opening import Limits
+from everlearn.data.text_files import Limits
 from everlearn.errors import DataError
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from everlearn.data.opening import Limits, lines, too_long
 from everlearn.data.rows import Reader, Row
+from everlearn.data.text_files import Limits, lines, too_long
 from everlearn.errors import DataError, first_line
 
 INSTALL = "pip install 'everlearn[documents]'"

@@ -23,9 +23,9 @@ from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.statistics import FEW, Floats, bootstrap_ratio
 from everlearn.evaluation.task import Conditions
 from everlearn.model.depth import places
-from everlearn.model.movement import LoadedWeights, Moved, movement, stable_ranks, together, whole
 from everlearn.model.objectives import IGNORE
 from everlearn.model.structure import architecture_of
+from everlearn.model.weight_movement import LoadedWeights, Moved, movement, stable_ranks, together, whole
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn.predictors.predictor import at_rest, models_of
 from everlearn.tasks.held_out import HeldOutText

@@ -13,7 +13,7 @@ from torch import Tensor
 from everlearn.data.loader import sample_batches
 from everlearn.errors import RunError
 from everlearn.importance import accumulate, general_importance, normalise
-from everlearn.importance.scores import Normalisation
+from everlearn.importance.normalisation import Normalisation
 from everlearn.methods import REGISTRY
 from everlearn.methods.base import Method, UnitImportance
 from everlearn.run.folder import RunFolder

@@ -79,7 +79,7 @@ def analysis(name: str, recorded: bool = False) -> Callable[[_Analysis], _Analys
 
 
 def as_data(section: Section) -> dict[str, list[dict[str, str]]]:
-    """Return a section's tables as plain data: title → rows, each a mapping of headings to texts."""
+    """Return a section's tables as plain data: by title, rows that map headings to texts."""
     return {
         table.title: [
             dict(zip(table.header, (name, *(cell.text for cell in cells)), strict=True)) for name, cells in table.rows

@@ -279,8 +279,8 @@ def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: 
         ends = [(label, learner.saved_after(index, scratch / f"from-{index}"))
                 for label, index in zip(pair.labels(learner), (pair.since, pair.until), strict=True)]  # fmt: skip
         base, model = open_checkpoints(ends, scratch)
-        way = WiSELine(alpha=found.step)
-        return write_merged(folder, way, [model], base, more={"repair": found.to_json()})
+        method = WiSELine(alpha=found.step)
+        return write_merged(folder, method, [model], base, more={"repair": found.to_json()})
 
 
 def _budgeted(

@@ -22,8 +22,8 @@ from everlearn.importance.magnitude import magnitude
 from everlearn.methods.masks.migu import MIGU
 from everlearn.methods.masks.rows import largest
 from everlearn.model.anatomy import anatomy
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Objective
+from everlearn.model.training_mode import evaluating
 
 if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner

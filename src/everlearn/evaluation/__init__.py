@@ -15,13 +15,13 @@ from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, Share, Spent, StageCost, Summary
 from everlearn.evaluation.score_table import ScoreTable
 from everlearn.evaluation.statistics import percentiles
-from everlearn.evaluation.task import CONFIGS, KINDS, Conditions, Task, TaskConfig, Work, make_task, register_kind
+from everlearn.evaluation.task import CONFIGS, TASK_KINDS, Conditions, Task, TaskConfig, Work, make_task, register_kind
 
 __all__ = [
     "CONFIGS",
-    "KINDS",
     "METRICS",
     "QUANTITIES",
+    "TASK_KINDS",
     "Cell",
     "Column",
     "Conditions",

@@ -19,7 +19,7 @@ from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import Results, RunFacts, Share, Spent, Summary
 from everlearn.evaluation.score_table import Score, ScoreTable
 from everlearn.evaluation.statistics import RESAMPLES, percentiles
-from everlearn.evaluation.task import KINDS
+from everlearn.evaluation.task import TASK_KINDS
 
 BASE = "base"
 Cells = Mapping[tuple[int, str], Cell]
@@ -94,7 +94,7 @@ def build_results(
         for name, (table, derived) in _tables(cells, stages, rows, of, facts.seed, resamples, labels is None).items():
             matrices[name], summary[name] = table, derived
     sentences = list(notes)
-    tuned = [len(cell.seeds) for cell in tasks.values() if KINDS[cell.kind].fine_tunes]
+    tuned = [len(cell.seeds) for cell in tasks.values() if TASK_KINDS[cell.kind].fine_tunes]
     if tuned and max(tuned) == 1:
         sentences.append(ONE_FINE_TUNING)
     sentences += _task_notes(task_domains, tasks)
@@ -232,7 +232,7 @@ def _columns(
 
 
 def _alone(tables: Iterable[str], cells: Mapping[str, Cell]) -> dict[str, dict[str, float]]:
-    """Return metric → domain → score of the model that was trained on that domain alone."""
+    """Return, by metric and domain, the score of the model that was trained on that domain alone."""
     alone: dict[str, dict[str, float]] = {}
     for name in tables:
         for domain, cell in cells.items():

@@ -31,7 +31,7 @@ class Cell:
     """Hold the outcomes of one checkpoint on one task.
 
     Attributes:
-        kind: kind of the task (:data:`everlearn.evaluation.task.KINDS`).
+        kind: kind of the task (:data:`everlearn.evaluation.task.TASK_KINDS`).
         task: name of the task, which is a column of tables.
         row: label of the checkpoint: ``base``, the domain learnt last, or the user's name for it.
         outcomes: outcomes of the model: name → array [..., n] over the n examples (held-out blocks, test examples).

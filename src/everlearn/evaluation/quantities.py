@@ -389,7 +389,7 @@ class Derivation:
                     self.sums[key] = self.sums.get(key, np.zeros(1)) + samples
 
     def summary(self) -> dict[str, dict[str, Estimate]]:
-        """Return quantity → column (and ``mean``) → estimate; unknown values are absent."""
+        """Return estimates by quantity and column (and ``mean``); unknown values are absent."""
         with np.errstate(invalid="ignore"):
             for key, values in self.values.items():
                 if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))) is not None:

@@ -11,7 +11,7 @@ from everlearn.evaluation.cell import TEXT, Cell
 from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.metrics import Metric, Terms
 from everlearn.evaluation.statistics import FEW, RESAMPLES, Floats, drawn_together, draws, generator, multipliers
-from everlearn.evaluation.task import KINDS
+from everlearn.evaluation.task import TASK_KINDS
 
 
 class Resampled(NamedTuple):
@@ -45,9 +45,9 @@ def resample(
         resamples: number of resamples.
 
     Returns:
-        Metric → scores.
+        The scores of each metric.
     """
-    fine_tuned, groups = KINDS[cells[0].kind].fine_tunes, None
+    fine_tuned, groups = TASK_KINDS[cells[0].kind].fine_tunes, None
     if DOCUMENT in cells[0]:
         groups = drawn_together(cells[0][DOCUMENT])
     examples = len(cells[0]) if groups is None else int(groups.max(initial=-1)) + 1

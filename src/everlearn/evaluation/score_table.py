@@ -81,7 +81,7 @@ class ScoreTable(BaseModel):
 
     @cached_property
     def scores(self) -> dict[tuple[int, str], Estimate]:
-        """Return (number of the row, column) → score with its interval."""
+        """Return the scores with their intervals, by number of the row and column."""
         place = {label: position for position, label in enumerate(self.rows)}
         return {(place[row], column): Estimate(*map(number, score)) for row, column, *score in self.cells}
 
@@ -90,7 +90,7 @@ class ScoreTable(BaseModel):
         return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
 
     def estimates(self) -> dict[tuple[str, str], Estimate]:
-        """Return (row, column) → score with its interval."""
+        """Return the scores with their intervals, by row and column."""
         return {(row, column): Estimate(*score) for row, column, *score in self.cells}
 
     def dense(self, part: Literal["value", "low", "high"] = "value") -> list[list[float | None]]:
@@ -147,7 +147,7 @@ class ScoreTable(BaseModel):
 
     @cached_property
     def _measured(self) -> dict[str, Scores]:
-        """Return column → its scores by row."""
+        """Return the scores of each column by row."""
         known: dict[str, dict[int, float]] = {column: {} for column in self.columns}
         for (row, column), score in self.scores.items():
             if score.value is not None and column in known:

@@ -162,7 +162,7 @@ class Task:
 
 
 T = TypeVar("T", bound=type[Task])
-KINDS: Registry[type[Task]] = Registry("tasks")
+TASK_KINDS: Registry[type[Task]] = Registry("tasks")
 """Every kind of task, by name."""
 CONFIGS: Registry[type[TaskConfig]] = Registry("tasks")
 """Options of the kinds that a recipe's `end_tasks` may name."""
@@ -175,7 +175,7 @@ def register_kind(config: type[TaskConfig] | None = None) -> Callable[[T], T]:
     """
 
     def known(cls: T) -> T:
-        KINDS.add(cls.kind, cls)
+        TASK_KINDS.add(cls.kind, cls)
         if config is not None:
             CONFIGS.add(cls.kind, config)
         return cls
@@ -219,7 +219,7 @@ def task_config(raw: Any, key: str) -> TaskConfig:
 
 def make_task(config: TaskConfig) -> Task:
     """Make the task of a recipe's end task."""
-    make: Any = KINDS[config.kind]
+    make: Any = TASK_KINDS[config.kind]
     task: Task = make(config)
     return task
 

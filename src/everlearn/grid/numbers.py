@@ -72,7 +72,7 @@ def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
 
 
 def parts(run: Run, number: str) -> dict[str, float]:
-    """Return the values over whose mean a number is taken: domain, text or end task → value."""
+    """Return the values whose mean a number is, by domain, text or end task."""
     metric, quantity = NUMBERS.get(number, (number, "average"))
     values = each(run, metric, QUANTITIES[quantity])
     return {} if any(map(math.isnan, values.values())) else values

@@ -82,12 +82,12 @@ class GridTemplate:
 
     @property
     def super_domains(self) -> Mapping[str, str]:
-        """Domain → its super-domain, for those that have one; may include domains of other streams."""
+        """The super-domain of each domain that has one; may include domains of other streams."""
         return {}
 
     @property
     def training_bytes(self) -> Mapping[str, int]:
-        """Domain → bytes of its training text; empty if the template does not record them."""
+        """Bytes of training text of each domain; empty if the template does not record them."""
         return {}
 
     def order_title(self, order: int) -> str:

@@ -2,12 +2,12 @@
 
 from everlearn.importance.curvature import label_directions, label_fisher, labels_of_the_model
 from everlearn.importance.fisher import fisher
+from everlearn.importance.fisher_forms import Diagonal, Importance, Kronecker, kronecker_fisher
+from everlearn.importance.gradient_moments import gradient_moment
 from everlearn.importance.magnitude import OutputMagnitude
-from everlearn.importance.moments import gradient_moment
+from everlearn.importance.normalisation import accumulate, normalise
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample
-from everlearn.importance.quadratic import Diagonal, Importance, Kronecker, kronecker_fisher
-from everlearn.importance.scores import accumulate, normalise
-from everlearn.importance.steps import TrainingFisher
+from everlearn.importance.training_fisher import TrainingFisher
 from everlearn.importance.units import unit_importance
 
 __all__ = [

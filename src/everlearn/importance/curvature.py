@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.importance.moments import Batch, gradient_moment, parameters_to_measure, part_of, rows_of
+from everlearn.importance.gradient_moments import Batch, gradient_moment, parameters_to_measure, part_of, rows_of
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def label_fisher(
         names: parameters to measure; None for all that are trainable.
 
     Returns:
-        Parameter name → F, float32, of the parameter's shape.
+        F by parameter name, float32, of the parameter's shape.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
@@ -123,7 +123,7 @@ def label_directions(
         names: parameters to measure; None for all that are trainable.
 
     Returns:
-        Parameter name → G, bfloat16, K times the shape of the parameter.
+        G by parameter name, bfloat16, K times the shape of the parameter.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.

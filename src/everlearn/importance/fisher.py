@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from everlearn.importance.moments import Batch, PerSampleLoss, gradient_moment
+from everlearn.importance.gradient_moments import Batch, PerSampleLoss, gradient_moment
 
 
 def fisher(
@@ -37,7 +37,7 @@ def fisher(
             gradients (the DAS authors' EWC).
 
     Returns:
-        Parameter name → Fisher diagonal, float32, of the parameter's shape.
+        Fisher diagonals by parameter name, float32, of the parameter's shape.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.

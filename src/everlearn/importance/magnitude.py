@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.model.anatomy import anatomy
-from everlearn.model.head import observe_logits, output_head, unwrap
 from everlearn.model.objectives import IGNORE
+from everlearn.model.vocabulary_head import observe_logits, output_head, unwrap
 
 NOTHING_SEEN = (
     "No forward pass in training mode was seen since the last step. Gradient checkpointing with `use_reentrant: true` "

@@ -14,7 +14,7 @@ from everlearn.errors import MethodError
 from everlearn.importance.units import Batch, Reduce, gate_gradients
 from everlearn.model.anatomy import Site
 from everlearn.model.content import counted
-from everlearn.model.modes import dropout_rates, evaluating, training
+from everlearn.model.training_mode import dropout_rates, evaluating, training
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Objective
@@ -56,7 +56,7 @@ def general_importance(
         softmax: the axis of the distributions; the released code uses the positions.
 
     Returns:
-        Site name → importance, [units] float32.
+        Importance by site name, [units] float32.
 
     Raises:
         MethodError: the model has no dropout (the proxy would be zero everywhere), there is no batch, or a gradient is

@@ -42,7 +42,7 @@ def unit_importance(
             never zeroed, so the mean gradient of batch k of S counts S − k + 1 times.
 
     Returns:
-        Site name → importance, [units] float32.
+        Importance by site name, [units] float32.
 
     Raises:
         MethodError: there is no batch, or a gradient is not finite.

@@ -12,10 +12,10 @@ from transformers import AutoTokenizer
 from everlearn import files
 from everlearn.errors import ModelError, first_line
 from everlearn.model.loading import empty_model, load_config, load_model
-from everlearn.model.movement import SavedWeights
+from everlearn.model.options import Model
 from everlearn.model.peft_adapter import base_of
-from everlearn.model.source import Model
 from everlearn.model.structure import kind_of_config
+from everlearn.model.weight_movement import SavedWeights
 
 READ = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja")
 """Files that are downloaded from a repository."""
@@ -144,7 +144,7 @@ def _because(one: Opened, like: Opened) -> str:
 
 
 def _vocabulary(opened: Opened) -> dict[str, int] | None:
-    """Return token → row; None if there is no tokenizer beside the model."""
+    """Return the row of each token; None if there is no tokenizer beside the model."""
     place = Path(opened.path)
     if place.is_dir() and not any(any(place.glob(pattern)) for pattern in ("tokenizer*", "vocab.*", "*.model")):
         return None  # transformers would create an empty tokenizer

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
-from everlearn.merging.ways import Same, Way, Weighted, bounded, register_way, weighted
-from everlearn.model.movement import Weights
+from everlearn.merging.base import MergeMethod, TensorGroup, Weighted, bounded, register_merge_method, weighted
+from everlearn.model.weight_movement import Weights
 from everlearn.options import Options
 from everlearn.seeding import seed_for
 
@@ -69,7 +69,7 @@ class VectorOptions(Weighted):
     the change of its own stage."""
 
 
-class TaskVectors(Way):
+class TaskVectors(MergeMethod):
     """Base class: θ = θ₀ + λ · combined(τ₁, …, τₙ)."""
 
     needs_base = True
@@ -78,14 +78,14 @@ class TaskVectors(Way):
     class Config(VectorOptions):
         """Options of task arithmetic."""
 
-    def merged(self, same: Same) -> Tensor:
-        vectors = [self.thinned(same.name, i, vector) for i, vector in enumerate(self._vectors(same))]
+    def merged(self, group: TensorGroup) -> Tensor:
+        vectors = [self.thinned(group.name, i, vector) for i, vector in enumerate(self._vectors(group))]
         weights = self.config.weights or (1.0,) * len(vectors)
-        return same.origin + self.config.scale * self.combined(vectors, weights)
+        return group.origin + self.config.scale * self.combined(vectors, weights)
 
-    def _vectors(self, same: Same) -> list[Tensor]:
-        before = [same.origin, *same.models] if self.config.since == "before" else [same.origin] * len(same.models)
-        return [after - earlier for after, earlier in zip(same.models, before, strict=False)]
+    def _vectors(self, group: TensorGroup) -> list[Tensor]:
+        before = [group.origin, *group.models] if self.config.since == "before" else [group.origin] * len(group.models)
+        return [after - earlier for after, earlier in zip(group.models, before, strict=False)]
 
     def thinned(self, name: str, number: int, vector: Tensor) -> Tensor:
         """Return the task vector of one tensor of checkpoint `number`, sparsified."""
@@ -96,7 +96,7 @@ class TaskVectors(Way):
         return weighted(vectors, weights)
 
 
-@register_way
+@register_merge_method
 class TaskArithmetic(TaskVectors):
     """Task arithmetic (arXiv 2212.04089, eq. 1): θ = θ₀ + λ Σ wᵢ τᵢ; a negative weight unlearns."""
 
@@ -129,7 +129,7 @@ def elected(vectors: Sequence[Tensor], weights: Sequence[float], tie: Tensor | N
     return (stacked * agrees).sum(0) / (agrees * count).sum(0).clamp(min=torch.finfo(stacked.dtype).tiny)
 
 
-@register_way
+@register_merge_method
 class TIES(TaskVectors):
     """TIES-Merging (arXiv 2306.01708, algorithm 1): trim, elect signs, merge the entries that agree.
 
@@ -189,7 +189,7 @@ class TIES(TaskVectors):
         return elected(vectors, weights, self._tie)
 
 
-@register_way
+@register_merge_method
 class DARE(TaskVectors):
     """DARE (arXiv 2311.03099, eq. 1 to 3): drop entries of each τᵢ with probability p, and rescale the rest.
 
@@ -233,8 +233,8 @@ class DARE(TaskVectors):
         return elected(vectors, weights) if self.config.elect else super().combined(vectors, weights)
 
 
-@register_way
-class ModelStock(Way):
+@register_merge_method
+class ModelStock(MergeMethod):
     """Model Stock (arXiv 2403.19522, eq. 2): θ = t θ̄ + (1 − t) θ₀, t = N cos φ / (1 + (N − 1) cos φ), by tensor.
 
     cos φ is the mean cosine between pairs of the τᵢ. If it is negative the models do not agree on anything, and t is 0.
@@ -248,12 +248,12 @@ class ModelStock(Way):
     class Config(Options):
         """Model Stock has no options."""
 
-    def merged(self, same: Same) -> Tensor:
-        mean = torch.stack(list(same.models)).mean(0)
-        cosine = _mean_cosine([(model - same.origin).flatten() for model in same.models])
-        count = len(same.models)
+    def merged(self, group: TensorGroup) -> Tensor:
+        mean = torch.stack(list(group.models)).mean(0)
+        cosine = _mean_cosine([(model - group.origin).flatten() for model in group.models])
+        count = len(group.models)
         share = 1.0 if cosine is None else max(0.0, count * cosine / (1 + (count - 1) * max(0.0, cosine)))
-        return same.origin + share * (mean - same.origin)
+        return group.origin + share * (mean - group.origin)
 
 
 def _mean_cosine(vectors: Sequence[Tensor]) -> float | None:

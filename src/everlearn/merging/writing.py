@@ -14,9 +14,9 @@ from torch import Tensor
 
 from everlearn import files
 from everlearn.errors import ModelError
+from everlearn.merging.base import MergeMethod, TensorGroup
 from everlearn.merging.checkpoints import Opened
-from everlearn.merging.evidence import Evidence
-from everlearn.merging.ways import Same, Way
+from everlearn.merging.measurement import Measurements
 from everlearn.version import __version__
 
 PROVENANCE = "merged.json"
@@ -35,7 +35,7 @@ class MergedModel:
 
     Attributes:
         folder: its folder.
-        way: the merging method and its options.
+        method: the merging method and its options.
         base: label of the base model, if the method reads one.
         checkpoints: labels, in order.
         facts: values that were computed: weights, thresholds.
@@ -44,7 +44,7 @@ class MergedModel:
     """
 
     folder: Path
-    way: dict[str, Any]
+    method: dict[str, Any]
     base: str | None
     checkpoints: list[str]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -54,10 +54,10 @@ class MergedModel:
 
 def write_merged(
     folder: Path,
-    way: Way,
+    method: MergeMethod,
     models: Sequence[Opened],
     base: Opened | None = None,
-    evidence: Evidence | None = None,
+    measurements: Measurements | None = None,
     *,
     more: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda number: None,
@@ -69,11 +69,11 @@ def write_merged(
 
     Args:
         folder: a new folder.
-        way: the merging method.
+        method: the merging method.
         models: from :func:`~everlearn.merging.checkpoints.open_checkpoints`; the last one provides configuration,
             tokenizer and dtype.
         base: their base model, if the method needs it.
-        evidence: the measurements that the method reads.
+        measurements: the measurements that the method reads.
         more: additional entries of the provenance.
         progress: called with the number of completed tensors.
 
@@ -81,21 +81,21 @@ def write_merged(
         ModelError: a merged tensor is not finite in its dtype.
         RunError: the folder cannot be written.
     """
-    like, evidence, done = models[-1], evidence or Evidence(), 0
+    like, measurements, done = models[-1], measurements or Measurements(), 0
     weights = [each.weights for each in models]
-    way.begin(weights, base.weights if base is not None else None, evidence.losses)
+    method.begin(weights, base.weights if base is not None else None, measurements.losses)
 
     def one(name: str) -> Tensor:
         nonlocal done
         last = like.weights.read(name)
         if last.is_floating_point():
-            same = Same(
+            group = TensorGroup(
                 name,
                 [each.read(name).double() for each in weights],
                 base.weights.read(name).double() if base is not None else None,
-                _fisher(evidence, name),
+                _fisher(measurements, name),
             )
-            last = way.merged(same).to(last.dtype)
+            last = method.merged(group).to(last.dtype)
             if not torch.isfinite(last).all():
                 raise ModelError(
                     f"The merged '{name}' is not finite: a checkpoint is broken, or a weight is too large."
@@ -113,23 +113,23 @@ def write_merged(
             notes.append(f"'{like.label}' has no tokenizer beside it, so none was written.")
         result = MergedModel(
             folder,
-            {"name": way.name, **way.config.model_dump(mode="json")},
+            {"name": method.name, **method.config.model_dump(mode="json")},
             base.label if base is not None else None,
             [each.label for each in models],
-            dict(way.facts),
+            dict(method.facts),
             len(like.weights.shapes()),
             notes,
         )
         opened = [*([base] if base is not None else []), *models]
         files.write_json(new / PROVENANCE, _provenance(result, opened) | dict(more or {}))
-        files.write_text(new / "README.md", _card(folder.name, way, result, opened))
+        files.write_text(new / "README.md", _card(folder.name, method, result, opened))
     return result
 
 
-def _fisher(evidence: Evidence, name: str) -> list[Tensor] | None:
-    if evidence.fisher is None or not all(name in each.shapes() for each in evidence.fisher):
+def _fisher(measurements: Measurements, name: str) -> list[Tensor] | None:
+    if measurements.fisher is None or not all(name in each.shapes() for each in measurements.fisher):
         return None
-    return [each.read(name).double() for each in evidence.fisher]
+    return [each.read(name).double() for each in measurements.fisher]
 
 
 # -- safetensors --------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def _provenance(made: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:
     """Return the sources of a merged model by file digests, without paths of this machine."""
     return {
         "everlearn": __version__,
-        "way": made.way,
+        "method": made.method,
         "base": made.base,
         "checkpoints": made.checkpoints,
         "facts": made.facts,
@@ -193,13 +193,13 @@ def _provenance(made: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:
     }
 
 
-def _card(name: str, way: Way, made: MergedModel, opened: Sequence[Opened]) -> str:
+def _card(name: str, method: MergeMethod, made: MergedModel, opened: Sequence[Opened]) -> str:
     ids = [each.path for each in opened if not Path(each.path).exists()]
     front = ["---", "library_name: transformers", "tags: [everlearn, merge]"]
     if ids:
         front += ["base_model:", *(f"- {each}" for each in dict.fromkeys(ids)), "base_model_relation: merge"]
-    options = ", ".join(f"{key} {value}" for key, value in made.way.items() if key != "name" and value is not None)
-    since = f", which began with {made.base}" if made.base is not None else ""
+    options = ", ".join(f"{key} {value}" for key, value in made.method.items() if key != "name" and value is not None)
+    since = f", based on {made.base}" if made.base is not None else ""
     return "\n".join(
         [
             *front,
@@ -207,7 +207,7 @@ def _card(name: str, way: Way, made: MergedModel, opened: Sequence[Opened]) -> s
             "",
             f"# {name}",
             "",
-            f"Merged from {', '.join(made.checkpoints)}{since}, with [{way.title}]({way.paper})"
+            f"Merged from {', '.join(made.checkpoints)}{since}, with [{method.title}]({method.paper})"
             f"{f' ({options})' if options else ''}. Made with everlearn {__version__}; digests of what it was made of "
             f"are in `{PROVENANCE}`. It was not trained after that, and its scores are not those of its parts.",
             "",

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.errors import MethodError, did_you_mean, no_such_method
-from everlearn.importance.scores import Normalisation
+from everlearn.importance.normalisation import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
 from everlearn.methods.gradients import Gradients
@@ -337,7 +337,7 @@ class Method:
         """
 
     def transforms(self, stage: Stage) -> Mapping[str, Transform]:
-        """Return parameter name → a function that computes what the forward pass reads instead of the parameter.
+        """Return, by parameter name, functions of the parameter whose value the forward pass reads in its place.
 
         Called before the first step. The function maps the full parameter to a tensor of its shape; the gradient flows
         back through it. It is called in each pass in training mode, under a seed of step and name: random numbers of

@@ -157,9 +157,9 @@ class Anatomy:
             unit_factors: site name → factors, [units]; the parameters of other sites are not scaled.
 
         Returns:
-            Parameter name → a tensor that broadcasts to the parameter. If several sites own a parameter, their factors
-            are multiplied. With LoRA, the rows of B and the columns of A belong to the units of the layer around them;
-            the other factor of the product is shared by all units and is not scaled.
+            By parameter name, a tensor that broadcasts to the parameter. If several sites own a parameter, their
+            factors are multiplied. With LoRA, the rows of B and the columns of A belong to the units of the layer
+            around them; the other factor of the product is shared by all units and is not scaled.
 
         Raises:
             MethodError: there is no such site, or the number of units is wrong.

@@ -74,7 +74,7 @@ def depth_groups(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def places(shapes: Mapping[str, tuple[int, ...]], architecture: Architecture) -> dict[str, tuple[str, str]]:
-    """Return tensor name → (layer, part), from the first layer to the last.
+    """Return layer and part of each tensor by its name, from the first layer to the last.
 
     Tensors outside the layers belong to the head if they are outside the base model; else to the embeddings if their
     module has a matrix, and to `other` if it has none.

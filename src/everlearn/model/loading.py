@@ -25,9 +25,9 @@ from transformers import (
 from everlearn import files, plugins
 from everlearn.errors import EverlearnError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.model.architectures import architectures
+from everlearn.model.options import Model
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import base_of, with_adapter
-from everlearn.model.source import Model
 from everlearn.model.structure import architecture_of, language_model_class
 from everlearn.seeding import seeded
 from everlearn.wording import count

@@ -12,7 +12,7 @@ from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
 from everlearn.model.architectures import registered
 from everlearn.model.finding import transformers_model
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 
 _SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 _HIDDEN_SCALES: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()

@@ -26,8 +26,13 @@ from everlearn.model.anatomy import head_path, kind_of
 from everlearn.model.architectures import Tokens
 from everlearn.model.content import CONTENT, content_of, counted
 from everlearn.model.gates import row_gates
-from everlearn.model.head import IGNORE as IGNORE
-from everlearn.model.head import (
+from everlearn.model.logit_scale import check_head
+from everlearn.model.packed_rows import why_not_isolated
+from everlearn.model.routing import router_loss
+from everlearn.model.shared_prompt import prompts_of
+from everlearn.model.training_mode import evaluating
+from everlearn.model.vocabulary_head import IGNORE as IGNORE
+from everlearn.model.vocabulary_head import (
     AtHead,
     Labelled,
     LogitLoss,
@@ -45,11 +50,6 @@ from everlearn.model.head import (
     the_features,
     unwrap,
 )
-from everlearn.model.logit_scale import check_head
-from everlearn.model.modes import evaluating
-from everlearn.model.one_prompt import prompts_of
-from everlearn.model.packed import why_not_isolated
-from everlearn.model.routing import router_loss
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ def directions_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def matrices_of(model: nn.Module, which: Literal["A", "B"], trained: bool = True) -> dict[str, nn.Parameter]:
-    """Return path of a layer → A or B of its LoRA adapter.
+    """Return A or B of the LoRA adapters, by the path of their layer.
 
     Args:
         model: a model with adapters; without, there is nothing.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from everlearn.model.head import config_of, text_config
 from everlearn.model.routing import has_experts
+from everlearn.model.vocabulary_head import config_of, text_config
 
 _STATE_SPACE = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 _FUSED_IN_KERNELS = ("out_proj", "conv1d")

@@ -12,7 +12,7 @@ from everlearn.model.architectures import registered
 from everlearn.model.depth import layers_of
 from everlearn.model.finding import transformers_model
 from everlearn.model.gates import Gates
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 
 _TOKENS = [[10, 11, 12, 13, 14, 15]]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import ModelError
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE, Objective
 from everlearn.model.sharding import resharded
+from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Continuation, Ending, continuation, decode
 
 Batch = Mapping[str, Tensor]

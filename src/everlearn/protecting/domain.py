@@ -17,9 +17,9 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
 from everlearn.methods.stage import Checkpoints
-from everlearn.model.head import output_head
-from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import make_objective
+from everlearn.model.training_mode import as_its_class_computes
+from everlearn.model.vocabulary_head import output_head
 from everlearn.protecting.foreign_batches import their_objective
 from everlearn.protecting.foreign_data import AnsweredPrompts, Collator, Examples, as_block, padded
 from everlearn.protecting.foreign_text import Theirs, as_text

@@ -9,8 +9,8 @@ from torch import nn
 from everlearn.errors import MethodError
 from everlearn.model.anatomy import kind_of
 from everlearn.model.finding import transformers_model
-from everlearn.model.head import output_head
 from everlearn.model.objectives import Objective
+from everlearn.model.vocabulary_head import output_head
 from everlearn.protecting.foreign_data import Collator
 from everlearn.protecting.foreign_embeddings import TheirEmbeddings
 from everlearn.protecting.foreign_scores import TheirScores

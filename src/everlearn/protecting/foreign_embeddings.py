@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.errors import DataError, MethodError
-from everlearn.model.head import LogitLoss
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Batch
+from everlearn.model.training_mode import evaluating
+from everlearn.model.vocabulary_head import LogitLoss
 from everlearn.protecting.foreign_data import Collator
 from everlearn.protecting.foreign_text import Theirs
 

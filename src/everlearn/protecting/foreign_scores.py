@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.errors import DataError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import LogitLoss
 from everlearn.model.objectives import Batch
+from everlearn.model.vocabulary_head import LogitLoss
 from everlearn.protecting.foreign_data import Collator
 from everlearn.protecting.foreign_text import Theirs
 

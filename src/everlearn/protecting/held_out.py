@@ -18,18 +18,18 @@ from everlearn.data.blocks import Block, PackedBlocks
 from everlearn.data.columns import text_corpus
 from everlearn.data.corpus import Document
 from everlearn.data.documents import read_documents
-from everlearn.data.opening import COMPRESSIONS
 from everlearn.data.packing import Packer, chunks, make_packer
 from everlearn.data.readers import FORMATS
+from everlearn.data.text_files import COMPRESSIONS
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, MethodError
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, facts_of_rows
 from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import output_head, unwrap
-from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import Objective, make_objective
+from everlearn.model.training_mode import as_its_class_computes
+from everlearn.model.vocabulary_head import output_head, unwrap
 from everlearn.options import path_or_id
 from everlearn.predictors.block_losses import BlockLosses, block_losses
 

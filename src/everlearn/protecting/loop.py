@@ -14,7 +14,7 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.protection import overrides
-from everlearn.model.head import unwrap
+from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.foreign_data import Collator
 from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts

@@ -11,8 +11,8 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.adapted import is_adapted
-from everlearn.model.head import unwrap
 from everlearn.model.sharding import shared_parameters
+from everlearn.model.vocabulary_head import unwrap
 
 CANNOT = {
     "views": "reads further rows, or further losses of the same rows, in a pass of its own",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from everlearn.errors import MethodError, did_you_mean
-from everlearn.model.head import unwrap
+from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.held_out import ScoredText
 
 Bounds = float | Mapping[str, float]

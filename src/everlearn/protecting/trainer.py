@@ -16,8 +16,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
-from everlearn.model.head import unwrap
 from everlearn.model.sharding import Blueprint
+from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport

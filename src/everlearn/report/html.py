@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _STREAM = 24
 """Maximum number of domains that the line with the stream names."""
-_WORDS = (
+_GLOSSARY = (
     ("Domain, stage, stream", "A domain is a named corpus. Training on it is a stage. The stream is the order of the "
      "domains."),
     ("Bits per byte", "The loss on held-out text in bits, per byte of that text. It does not depend on the tokenizer. "
@@ -105,9 +105,9 @@ def page(comparison: Comparison) -> str:
         recipes=_recipes(comparison),
         environments=_environments(comparison),
         words=[
-            *_WORDS[:1],
+            *_GLOSSARY[:1],
             *((q.title, q.meaning) for q in QUANTITIES.values() if _shown(comparison, q.key)),
-            *_WORDS[1:],
+            *_GLOSSARY[1:],
         ],
         commands=_commands(comparison),
         version=comparison.runs[0].results.get("everlearn") or "",

@@ -66,10 +66,10 @@ def cost_table(comparison: Comparison) -> Table:
         times = [cost.get(key) for key in ("seconds", "training_seconds", "evaluation_seconds")]
         _, training, evaluation = times
         memory = cost.get("peak_memory_bytes") or None
-        cells = [TableCell(fmt.duration(seconds), order=seconds) for seconds in times]
+        cells = [TableCell(fmt.precise_duration(seconds), order=seconds) for seconds in times]
         cells.append(TableCell(fmt.percent(evaluation / training if training and evaluation is not None else None)))
         cells += [TableCell(fmt.whole(cost.get(key))) for key in ("tokens", "tokens_per_second")]
-        rows.append((label, (*cells, TableCell(fmt.size(memory), order=memory))))
+        rows.append((label, (*cells, TableCell(fmt.binary_size(memory), order=memory))))
     caption = "As measured; other work on the machine makes times longer." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )
@@ -88,7 +88,7 @@ def stage_table(label: str, run: Run) -> Table | None:
         seen = {
             key: number(stage.get(key)) for key in ("seconds", "tokens", "steps", "tokens_per_second", "final_loss")
         }
-        cells = [TableCell(fmt.duration(seen["seconds"]), order=seen["seconds"])]
+        cells = [TableCell(fmt.precise_duration(seen["seconds"]), order=seen["seconds"])]
         planned = number(stage.get("planned_steps"))
         ended |= planned is not None and planned != seen["steps"]
         of = f"of {fmt.whole(planned)}" if planned is not None and planned != seen["steps"] else ""

@@ -22,8 +22,8 @@ from everlearn.config.arguments import training_arguments
 from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
-from everlearn.model.head import unwrap
 from everlearn.model.sharding import shared_parameters
+from everlearn.model.vocabulary_head import unwrap
 from everlearn.run.compiled_layers import check_compiling
 from everlearn.seeding import seeded
 

@@ -253,7 +253,7 @@ class RunFolder:
         return [str(note) for note in self._found_in_data().get("notes", [])]
 
     def leaked(self) -> dict[str, float]:
-        """Return held-out set or end task → the share of it that was found in training text, as saved then."""
+        """Return the share of each held-out set and end task that was found in training text, as saved then."""
         return {str(name): float(share) for name, share in self._found_in_data().get("leaked", {}).items()}
 
     def keep_data_findings(self, notes: list[str], leaked: Mapping[str, float]) -> None:

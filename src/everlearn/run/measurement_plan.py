@@ -18,7 +18,7 @@ in every row.
 from __future__ import annotations
 
 from everlearn.config.recipe import Recipe
-from everlearn.evaluation.task import KINDS, TaskConfig
+from everlearn.evaluation.task import TASK_KINDS, TaskConfig
 
 
 def held_out_names(recipe: Recipe) -> list[str]:
@@ -44,7 +44,7 @@ def sets_inside(recipe: Recipe, index: int) -> list[str]:
 
 def tasks_inside(recipe: Recipe) -> list[TaskConfig]:
     """Return the end tasks that can be scored during a stage (`evaluation.tasks_every`): those without fine-tuning."""
-    return [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
+    return [task for task in recipe.end_tasks if not TASK_KINDS[task.kind].fine_tunes]
 
 
 def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:

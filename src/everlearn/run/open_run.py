@@ -38,15 +38,15 @@ from everlearn.methods.engine.protection import check_carrying, check_methods, c
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.depth import frozen_parameters
-from everlearn.model.head import text_config
 from everlearn.model.loading import check_vocabulary, load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import Causal, Objective, make_objective
+from everlearn.model.options import Model
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import PeftAdapter, with_adapter
 from everlearn.model.quantising import check_installed, quantised
 from everlearn.model.routing import router_note
-from everlearn.model.source import Model
 from everlearn.model.text_format import TextFormat
+from everlearn.model.vocabulary_head import text_config
 from everlearn.run import optimizer_state
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import PASSES, Forecast

@@ -29,11 +29,11 @@ from everlearn.errors import EverlearnError, RunError, TrainingDiverged, first_l
 from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.methods.engine.protection import Protection
-from everlearn.model.head import unwrap
 from everlearn.model.objectives import IGNORE
+from everlearn.model.options import Model
 from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.model.sharding import local
-from everlearn.model.source import Model
+from everlearn.model.vocabulary_head import unwrap
 from everlearn.run import optimizer_state
 from everlearn.run.dry_run import check_distribution, check_processes, given, refused
 from everlearn.wording import count

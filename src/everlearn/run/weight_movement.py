@@ -11,9 +11,9 @@ from everlearn import files
 from everlearn.config.recipe import Recipe
 from everlearn.errors import ModelError
 from everlearn.model.loading import load_config, load_model
-from everlearn.model.movement import FILE, LoadedWeights, SavedWeights, Weights, comparable, movement
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.model.structure import architecture_for
+from everlearn.model.weight_movement import FILE, LoadedWeights, SavedWeights, Weights, comparable, movement
 from everlearn.run.open_run import OpenRun
 
 

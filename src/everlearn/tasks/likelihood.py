@@ -1,7 +1,7 @@
 """Score texts after prompts by their likelihood: shared by the tasks that generate nothing.
 
 If the model allows it, all texts after one prompt are scored in one pass that reads the prompt once
-(:mod:`everlearn.model.one_prompt`).
+(:mod:`everlearn.model.shared_prompt`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from everlearn.data.packing import masks_for
 from everlearn.errors import TrainingDiverged
 from everlearn.model.anatomy import Kind
 from everlearn.model.objectives import IGNORE, PROMPT_OF, Masked, TextToText
-from everlearn.model.one_prompt import after_one_prompt, can_share_prompts
+from everlearn.model.shared_prompt import after_one_prompt, can_share_prompts
 from everlearn.predictors.predictor import Checkpoint, Predictor
 from everlearn.tasks.prompted import SMALLEST, Asking, padded
 

@@ -8,7 +8,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from everlearn.model.packed import PADDING
+from everlearn.model.packed_rows import PADDING
 from everlearn_bench.bases.without_attention import (
     NoAttentionConfig,
     NoAttentionForCausalLM,

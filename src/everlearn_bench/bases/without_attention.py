@@ -31,7 +31,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from everlearn.model.architectures import Architecture, FeedForward, Stack, register_architecture
-from everlearn.model.packed import documents, so_far
+from everlearn.model.packed_rows import documents, so_far
 
 Pooling = Literal["last", "max", "mean"]
 State = tuple[Tensor, ...]

@@ -49,7 +49,7 @@ def constant_table(cells: Sequence[Run]) -> Table | None:
 
 
 def _ends(run: Run) -> dict[str, End]:
-    """Return end task → accuracy and macro-F1 at the end."""
+    """Return accuracy and macro-F1 of each end task at the end."""
     f1 = parts(run, "macro_f1")
     return {task: (accuracy, f1.get(task)) for task, accuracy in parts(run, "accuracy").items()}
 

@@ -71,6 +71,6 @@ def _same_base(run: Run, other: Run) -> bool:
 
 
 def _at(run: Run, row: int) -> dict[str, float]:
-    """Domain → bits per byte in a row: 0 is the base model and, of domains learnt alone, 1 that of the domain."""
+    """Return the bits per byte of each domain in a row: 0 is the base model, 1 a domain learnt alone."""
     table = run.matrices[BITS]
     return {name: value for name in run.domains if (value := table.cell(row, name).value) is not None}

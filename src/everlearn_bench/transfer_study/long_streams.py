@@ -96,7 +96,7 @@ class LongStreams(GridPart):
             yield from at_equal_gaps(label, found, UNIT)
 
     def _runs(self) -> dict[str, list[Spreads]]:
-        """Return row and order, and the models of single domains → the measures of each run."""
+        """Return the measures of each run, by row and order, and of the models of single domains."""
         found = {
             label: [
                 spreads(stream)
@@ -112,7 +112,7 @@ class LongStreams(GridPart):
         return found
 
     def _gains(self) -> dict[str, list[dict[str, float]]]:
-        """Return models of single domains, and each row with all its orders → gains of the domains in each run."""
+        """Return the gains of the domains in each run, by row over all its orders, and of models of single domains."""
         entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
         alone = {f"{cell.grid.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
         return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}

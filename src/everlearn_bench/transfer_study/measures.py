@@ -167,7 +167,7 @@ class StreamLosses:
         )
 
     def each(self) -> dict[str, dict[str, float]]:
-        """Return measure → domain → value; absent if it does not apply or was not measured."""
+        """Return values by measure and domain; absent if one does not apply or was not measured."""
         last, measures = len(self.losses) - 1, dict[str, dict[str, float]]()
         for place, (name, stage) in enumerate(zip(self.domains, self.stages, strict=True)):
             measured = [row for row in range(last + 1) if np.isfinite(self.losses[row, place])]
@@ -182,7 +182,7 @@ class StreamLosses:
         return measures
 
     def spread(self) -> dict[str, dict[str, Spread]]:
-        """Return measure → :data:`ALL` and super-domains → mean and median over their domains."""
+        """Return mean and median over domains, by measure and by :data:`ALL` and super-domain."""
         return {
             key: {
                 group: Spread(mean=float(np.mean(own)), median=float(np.median(own)), domains=len(own))

@@ -44,7 +44,7 @@ def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
 
 
 def saturations(comparison: Comparison) -> dict[str, SaturationByGap]:
-    """Return pool → the comparison of buckets over its runs; pools that are too short are absent."""
+    """Return the comparison of buckets over the runs of each pool; pools that are too short are absent."""
     by_pool: dict[str, SaturationByGap] = {}
     for pool in comparison.ranking:
         streams = [stream for run in comparison.pools[pool].runs if (stream := stream_of(run)) is not None]
@@ -54,7 +54,7 @@ def saturations(comparison: Comparison) -> dict[str, SaturationByGap]:
 
 
 def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
-    """Return method → the comparison of buckets over runs that learn the same domains in several orders.
+    """Return, for each method, the comparison of buckets over runs that learn the same domains in several orders.
 
     Runs of different methods or settings are kept apart. Otherwise a method that forgets more and learnt a domain later
     would make it seem that later stages forget more.
@@ -126,7 +126,7 @@ def perplexity_table(label: str, runs: Sequence[Run]) -> Table | None:
 
 
 def _perplexities(run: Run) -> dict[str, dict[str, float]]:
-    """Return a key of :data:`PERPLEXITIES` → domain → its value, where it is known; forgetting in nats."""
+    """Return known values by key of :data:`PERPLEXITIES` and by domain; forgetting in nats."""
     found: dict[str, dict[str, float]] = {key: {} for key in PERPLEXITIES}
     matrix = run.matrices.get(LOSS)
     if matrix is None:
@@ -190,7 +190,7 @@ def _spread_of(run: Run, metric: str) -> Spreads:
 
 
 def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
-    """Return measure → group → means over the runs of mean, median and number of domains; missing values are absent."""
+    """Return means over the runs of mean, median and number of domains, by measure and group, where known."""
     first, *others = runs
     return {
         key: {

@@ -9,7 +9,7 @@ from everlearn.diagnostics.checkpoint_distance import INTERVALS, Distance, dista
 from everlearn.diagnostics.registry import Blocks, Findings, Since, Until, analysis
 from everlearn.evaluation.estimate import Estimate
 from everlearn.learner import ContinualLearner
-from everlearn.model.movement import Moved, together, whole
+from everlearn.model.weight_movement import Moved, together, whole
 from everlearn.report.figures.weight_movement import said
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell

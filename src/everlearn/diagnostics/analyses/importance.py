@@ -51,10 +51,10 @@ def importance(learner: ContinualLearner, blocks: Measured = 0) -> Findings:
     if maps is None and blocks:
         raise RunError(f"{without_maps(learner.folder)} Leave out --blocks.")
     if maps is None:
-        return Findings([], {"saturation": None, "similarity": None}, without_maps(learner.folder))
+        return Findings([], {"occupied_share": None, "similarity": None}, without_maps(learner.folder))
     filled = occupied_share(maps.sites, maps.how, maps.grows)
     alike = general_similarity(learner, blocks) if blocks else None
-    data = {"saturation": filled.to_json(), "similarity": None if alike is None else alike.to_json()}
+    data = {"occupied_share": filled.to_json(), "similarity": None if alike is None else alike.to_json()}
     return Findings(sections(maps.sites, filled, alike), data)
 
 

@@ -9,7 +9,7 @@ from everlearn.comparison.formatting import fixed
 from everlearn.data.corpus import Domain
 from everlearn.diagnostics.registry import Findings, analysis
 from everlearn.learner import ContinualLearner
-from everlearn.model.movement import Moved, Movement, movements, together
+from everlearn.model.weight_movement import Moved, Movement, movements, together
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 

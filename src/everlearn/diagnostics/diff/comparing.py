@@ -30,7 +30,7 @@ from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.evaluation.task import TaskConfig
 from everlearn.model.loading import empty_model, load_config
 from everlearn.model.objectives import Objective, make_objective
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.predictors import Checkpoint
 from everlearn.run.progress import Reporter
 from everlearn.version import __version__

@@ -17,9 +17,9 @@ from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.merging import open_checkpoints
 from everlearn.model.anatomy import Kind
 from everlearn.model.loading import check_is_no_run, load_config, load_model, load_tokenizer
-from everlearn.model.movement import Moved, movement
-from everlearn.model.source import Model
+from everlearn.model.options import Model
 from everlearn.model.structure import architecture_for, kind_of_config
+from everlearn.model.weight_movement import Moved, movement
 from everlearn.options import path_or_id
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from everlearn.diagnostics.diff.result import ComparedModels
 from everlearn.diagnostics.diff.texts import TextDifference
 from everlearn.diagnostics.diff.words import layer_table, quoted, sentence, task_table, text_table, word_table
 from everlearn.files import write_text
-from everlearn.model.movement import Moved, together
+from everlearn.model.weight_movement import Moved, together
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.heat import Heat, Shade

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from everlearn.diagnostics.diff.tasks import TaskDifference
 from everlearn.diagnostics.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
-from everlearn.model.movement import Moved, together, whole
+from everlearn.model.weight_movement import Moved, together, whole
 
 VANISHING = 0.0005
 """Bits per byte that three decimals do not show; differences between number formats and kernels are smaller."""
@@ -59,7 +59,7 @@ class ComparedModels:
 
     @property
     def verdicts(self) -> dict[str, Word]:
-        """Return text or task → forgot, lost within tolerance, learnt, no difference or unknown."""
+        """Return the verdict on each text and task: forgot, lost within tolerance, learnt, no difference or unknown."""
         of_texts = {text.name: judge(text.difference, self.tolerated) for text in self.texts}
         return of_texts | {task.name: judge(task.loss) for task in self.tasks}
 

@@ -11,7 +11,7 @@ from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.errors import RecipeError
-from everlearn.evaluation import KINDS
+from everlearn.evaluation import TASK_KINDS
 from everlearn.evaluation.task import TaskConfig
 from everlearn.options import path_or_id
 
@@ -63,7 +63,7 @@ def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], l
             )
             continue
         texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]
-    end_tasks = [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
+    end_tasks = [task for task in recipe.end_tasks if not TASK_KINDS[task.kind].fine_tunes]
     if left := [task.name for task in recipe.end_tasks if task not in end_tasks]:
         notes.append(
             f"Left out, because they fine-tune a copy of each model: {', '.join(left)}. `everlearn evaluate` runs them."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from everlearn.config.reading import read_yaml_file
 from everlearn.errors import RecipeError
-from everlearn.evaluation import KINDS, Cell, Estimate, Metric, Task, resample
+from everlearn.evaluation import TASK_KINDS, Cell, Estimate, Metric, Task, resample
 from everlearn.evaluation.cell import CLASSIFICATION
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.quantities import estimate
@@ -107,7 +107,7 @@ def read_tasks(path: Path) -> list[TaskConfig]:
         )
     for number, each in enumerate(listed):
         kind = str(each.get("kind", CLASSIFICATION)) if isinstance(each, dict) else ""
-        if kind in KINDS and KINDS[kind].fine_tunes:
+        if kind in TASK_KINDS and TASK_KINDS[kind].fine_tunes:
             raise RecipeError(
                 f"End task '{each.get('name', number)}' in '{path}' is of kind {kind}, which fine-tunes a copy of each "
                 "model; `--task` takes only tasks without fine-tuning. Use `everlearn evaluate`, or a kind such as "

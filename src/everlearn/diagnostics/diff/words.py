@@ -10,7 +10,7 @@ from everlearn.diagnostics.diff.result import ComparedModels
 from everlearn.diagnostics.diff.tasks import TaskDifference
 from everlearn.diagnostics.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
-from everlearn.model.movement import together, whole
+from everlearn.model.weight_movement import together, whole
 from everlearn.report.figures.weight_movement import said
 from everlearn.report.tables import Table, TableCell
 from everlearn.wording import count

@@ -35,9 +35,9 @@ from everlearn.methods.engine.attachment import (
 )
 from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import output_head
 from everlearn.model.objectives import Objective
 from everlearn.model.sharing import sharing
+from everlearn.model.vocabulary_head import output_head
 from everlearn.predictors import Checkpoint, Predictor, TextRouter
 
 SHARED = "shared"

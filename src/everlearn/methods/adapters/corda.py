@@ -11,7 +11,7 @@ from torch import Tensor
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import Stage, register
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 
 
 @register

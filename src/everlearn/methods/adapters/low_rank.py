@@ -15,12 +15,12 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
-from everlearn.model.head import output_head
+from everlearn.model.lora_targets import Targets, sizes_of, targets_of
 from everlearn.model.peft_adapter import merged
 from everlearn.model.peft_limits import refused_by_peft
 from everlearn.model.quantising import in_full, is_quantised
-from everlearn.model.targets import Targets, sizes_of, targets_of
 from everlearn.model.vocabulary import new_token_ids, token_tables
+from everlearn.model.vocabulary_head import output_head
 from everlearn.ranges import OneOf, ranges
 
 A, B, MAGNITUDE, TOKENS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector", "trainable_tokens_delta"
@@ -225,7 +225,7 @@ class Merged(LowRank):
         return [f"{path}.weight" for path in (*self._targets(model), *self._tokens(model))]
 
     def _tokens(self, model: nn.Module) -> dict[str, list[int]]:
-        """Return path of an embedding or head → ids of the tokens whose rows are trained.
+        """Return the ids of the tokens whose rows are trained, by path of the embedding or head.
 
         Raises:
             MethodError: the model lacks these tokens, or PEFT cannot train their rows.

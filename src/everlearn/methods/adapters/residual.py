@@ -17,10 +17,10 @@ from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, Setting, Stage
 from everlearn.methods.state import Tensors
 from everlearn.model.content import CONTENT
-from everlearn.model.modes import evaluating
+from everlearn.model.lora_targets import Targets
 from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
-from everlearn.model.targets import Targets
+from everlearn.model.training_mode import evaluating
 
 DECOMPOSING = 24
 """Bytes per pair of inputs of the layer being decomposed: six matrices in float32, or three in float64."""

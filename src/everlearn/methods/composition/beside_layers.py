@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from everlearn.methods.engine.attachment import Attachment, arguments
 from everlearn.model.anatomy import kind_of
 from everlearn.model.depth import layers_of
-from everlearn.model.packed import documents
+from everlearn.model.packed_rows import documents
 
 
 class BesideLayers(Attachment):
@@ -41,7 +41,7 @@ class BesideLayers(Attachment):
         Args:
             reader: the module that processes the input tokens (:func:`reader_of`).
             inputs: the arguments of its forward pass.
-            document: document number of each token (:func:`~everlearn.model.packed.documents`).
+            document: document number of each token (:func:`~everlearn.model.packed_rows.documents`).
         """
         raise NotImplementedError
 

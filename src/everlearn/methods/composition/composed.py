@@ -13,7 +13,7 @@ from everlearn.methods.base import Method, Reading, Setting
 from everlearn.methods.composition.beside_layers import reader_of
 from everlearn.methods.engine.attachment import Attachment, arguments, frozen
 from everlearn.model.anatomy import kind_of
-from everlearn.model.packed import PADDING, documents, so_far
+from everlearn.model.packed_rows import PADDING, documents, so_far
 
 KEY = "key"
 Learnt = Mapping[str, Tensor]
@@ -28,7 +28,7 @@ class Modules(nn.Module):
         raise NotImplementedError
 
     def low_rank(self) -> dict[str, str]:
-        """Return path of a layer → path in this module of its low-rank matrices."""
+        """Return the paths in this module of the low-rank matrices, by the path of their layer."""
         return {}
 
     def mix(self, weights: Tensor | None) -> None:

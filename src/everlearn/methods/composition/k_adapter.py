@@ -18,7 +18,7 @@ from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdap
 from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions, refuse_without_attention
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy
-from everlearn.model.head import config_of
+from everlearn.model.vocabulary_head import config_of
 
 
 @register

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from everlearn.errors import ModelError
 from everlearn.methods.composition.composed import Learnt, Modules
 from everlearn.methods.engine.attachment import frozen
+from everlearn.model.lora_targets import Targets, sizes_of, targets_of
 from everlearn.model.structure import architecture_of
-from everlearn.model.targets import Targets, sizes_of, targets_of
 
 
 def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:

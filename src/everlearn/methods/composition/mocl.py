@@ -41,9 +41,9 @@ from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_s
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted
-from everlearn.model.head import config_of
-from everlearn.model.modes import evaluating
-from everlearn.model.targets import Targets
+from everlearn.model.lora_targets import Targets
+from everlearn.model.training_mode import evaluating
+from everlearn.model.vocabulary_head import config_of
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

@@ -38,10 +38,10 @@ from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.state import ByDomain, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import content_of
-from everlearn.model.modes import evaluating
+from everlearn.model.lora_targets import Targets
 from everlearn.model.objectives import IGNORE
-from everlearn.model.packed import PADDING
-from everlearn.model.targets import Targets
+from everlearn.model.packed_rows import PADDING
+from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for
 

@@ -34,8 +34,8 @@ from everlearn.methods.engine.attachment import (
     without_decay,
 )
 from everlearn.methods.state import ByDomain
-from everlearn.model.head import config_of
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
+from everlearn.model.vocabulary_head import config_of
 
 SHARED = "shared"
 """Key of the side network that is shared by the whole stream."""

@@ -18,9 +18,9 @@ from everlearn.errors import MethodError
 from everlearn.files import writing
 from everlearn.methods.distillation.comparisons import Distance
 from everlearn.methods.stage import Batch, Stage
-from everlearn.model.head import LOGITS_PER_CHUNK, logits_of
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE, View
+from everlearn.model.training_mode import evaluating
+from everlearn.model.vocabulary_head import LOGITS_PER_CHUNK, logits_of
 
 
 class CachedAnswers:

@@ -31,8 +31,8 @@ from everlearn.methods.masks.contrast import contrast
 from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted
-from everlearn.model.head import config_of
 from everlearn.model.objectives import IGNORE, row_means
+from everlearn.model.vocabulary_head import config_of
 from everlearn.ranges import Around, ranges
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from everlearn.methods.distillation.demonstrations import HERE, Demonstration, D
 from everlearn.methods.distillation.teacher import cost_of_teacher, distance_from, rounding_like, teacher_of
 from everlearn.methods.state import Memory, MemoryReader, Tensors
 from everlearn.model.anatomy import kind_of
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
+from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode, left_padded
 from everlearn.seeding import seed_for
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from everlearn.methods.distillation.comparisons import Distance
 from everlearn.methods.engine.anchor import Anchor
 from everlearn.methods.stage import Batch, Stage
-from everlearn.model.head import LogitLoss, logits_of
 from everlearn.model.objectives import IGNORE, View
+from everlearn.model.vocabulary_head import LogitLoss, logits_of
 
 
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:

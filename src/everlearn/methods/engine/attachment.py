@@ -37,7 +37,7 @@ class Attachment(nn.Module):
     Class attributes:
         lengthens_rows: whether it prepends vectors to a text; then the model cannot be run token by token.
         shares_prompts: whether each token depends only on itself and the tokens that its mask allows, so that several
-            texts may share one prompt (:mod:`everlearn.model.one_prompt`).
+            texts may share one prompt (:mod:`everlearn.model.shared_prompt`).
     """
 
     lengthens_rows: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class Attachment(nn.Module):
         raise NotImplementedError
 
     def low_rank(self) -> dict[str, str]:
-        """Return path of a layer of the model → path of the submodule that adds low-rank matrices to it.
+        """Return the paths of the submodules that add low-rank matrices, by the path of their layer in the model.
 
         The submodule has ``lora_A`` and ``lora_B``, like PEFT's layers, and its output is that of the complete layer.
         """
@@ -123,7 +123,7 @@ def attached(model: nn.Module, name: str) -> Any:
 
 
 def low_rank_beside(model: nn.Module) -> dict[str, str]:
-    """Return path of a layer → path of the low-rank matrices that a method has added to it."""
+    """Return the path of the low-rank matrices that a method has added, by the path of their layer."""
     attachments = [(name, child) for name, child in model.named_children() if isinstance(child, Attachment)]
     return {path: f"{name}.{own}" for name, child in attachments for path, own in child.low_rank().items()}
 

@@ -42,9 +42,9 @@ from everlearn.methods.engine.transforms import Transforms
 from everlearn.methods.gradients import Gradients
 from everlearn.methods.state import fit_state
 from everlearn.model.anatomy import head_path
-from everlearn.model.head import last_hidden_state, output_head, unwrap
 from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import local, shard_like
+from everlearn.model.vocabulary_head import last_hidden_state, output_head, unwrap
 from everlearn.seeding import Stream
 
 Result = TypeVar("Result")

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from everlearn.errors import MethodError
 from everlearn.methods.base import Transform
 from everlearn.methods.stage import Stage
-from everlearn.model.substitution import substituted
+from everlearn.model.parameter_substitution import substituted
 from everlearn.seeding import seeded
 
 
@@ -31,9 +31,9 @@ class Transforms:
     """The transforms of all methods, active in every pass of the model of a stage in training mode.
 
     A hook before the forward pass of a module substitutes the transformed tensor for the parameter
-    (:mod:`everlearn.model.substitution`), and a hook after it removes it. At that point FSDP2 has gathered the
-    parameter; the recomputation of gradient checkpointing draws the same random numbers. Nothing is added to the state
-    of the model.
+    (:mod:`everlearn.model.parameter_substitution`), and a hook after it removes it. At that point FSDP2 has gathered
+    the parameter; the recomputation of gradient checkpointing draws the same random numbers. Nothing is added to the
+    state of the model.
 
     Args:
         transforms: name of each method and its transforms, in the order in which methods act.

@@ -29,7 +29,7 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.engine.attachment import attached, detach
-from everlearn.methods.growth.growth import (
+from everlearn.methods.growth.net2net import (
     FORMS,
     NewLayers,
     added_parameters,
@@ -42,7 +42,7 @@ from everlearn.methods.growth.recovery import Lesson, Recovery
 from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
 from everlearn.methods.rehearsal.replay import Replay
 from everlearn.methods.state import Fact, Nested, Tensors
-from everlearn.model.head import config_of, logit_bias, logit_cap, output_head, projection
+from everlearn.model.vocabulary_head import config_of, logit_bias, logit_cap, output_head, projection
 
 REPLAY = "replay/"
 PROMPT = "prompt/"
@@ -55,8 +55,8 @@ class ELLE(Method):
     """ELLE (arXiv 2203.06311): efficient lifelong pre-training by function-preserving growth.
 
     Before each domain but the first the model is made wider and deeper by copies
-    (:mod:`everlearn.methods.growth.growth`). Then it recovers the loss of the approximation: at update u of the first U
-    the loss is
+    (:mod:`everlearn.methods.growth.net2net`). Then it recovers the loss of the approximation: at update u of the first
+    U the loss is
 
         L = (1 − r) · L_t + r · T² · KL(p_before(·; T) ‖ p(·; T)),   r = max(0, 1 − u/U)
 
@@ -303,7 +303,7 @@ class ELLE(Method):
         return seen[0], projection(head, logit_cap(teacher), logit_bias(teacher))
 
     def _domains_of_stored(self, numbers: dict[str, int]) -> dict[bytes, int]:
-        """Return digest → domain number of each stored block, by which replayed rows of a batch are recognised."""
+        """Return the domain number of each stored block by its digest, which identifies replayed rows of a batch."""
         memory = self._replay.memory()
         if not memory:
             return {}

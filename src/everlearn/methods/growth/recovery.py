@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from everlearn.errors import ModelError
 from everlearn.methods.engine.attachment import Attachment
-from everlearn.model.head import LOGITS_PER_CHUNK, logit_bias, logit_cap, output_head, projection
 from everlearn.model.objectives import IGNORE
+from everlearn.model.vocabulary_head import LOGITS_PER_CHUNK, logit_bias, logit_cap, output_head, projection
 
 Project = Callable[[Tensor], Tensor]
 """Function from features [N, H] to logits [N, V]."""

@@ -33,7 +33,7 @@ from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.content import counted, mean_state
 from everlearn.model.gates import row_gates
-from everlearn.model.modes import evaluating, training
+from everlearn.model.training_mode import evaluating, training
 from everlearn.ranges import Between, ranges
 
 if TYPE_CHECKING:

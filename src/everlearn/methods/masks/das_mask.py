@@ -27,7 +27,7 @@ def mask_factors(
             the released code, see :func:`along_inputs`.
 
     Returns:
-        Parameter name → a tensor that broadcasts to it.
+        Tensors by parameter name, each of which broadcasts to its parameter.
 
     Raises:
         MethodError: there is no such site or the number of units is wrong; or, with `in`, the heads do not have as many

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from everlearn.importance.normalisation import Normalisation
 from everlearn.importance.proxy import Representation, Softmax, Text
-from everlearn.importance.scores import Normalisation
 from everlearn.importance.units import Reduce
 from everlearn.methods.base import ApplyTo, MethodConfig, Variant
 from everlearn.methods.engine.processes import GatherGrad

@@ -26,7 +26,7 @@ def keep_largest(scores: Mapping[str, Tensor], threshold: float, rule: Rule = "f
         rule: see :func:`largest`.
 
     Returns:
-        Layer → factors, [n] float32.
+        Factors by layer, [n] float32.
     """
     by_size: dict[int, list[str]] = {}
     for name, values in scores.items():

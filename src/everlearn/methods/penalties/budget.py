@@ -19,12 +19,12 @@ from everlearn.importance import label_directions, label_fisher
 from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Stage, register
 from everlearn.methods.cost import usual_row
 from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
-from everlearn.methods.penalties.drift import LEVEL, Drift, DriftProbe, mean_drift
+from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known, ellipsoid
+from everlearn.methods.penalties.drift_probe import LEVEL, Drift, DriftProbe, mean_drift
 from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts, trained_weights
-from everlearn.methods.penalties.prediction import Ellipsoid, Known, ellipsoid
 from everlearn.methods.state import Fact, OneTensor
 from everlearn.model.adapted import weights_of
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for
 

@@ -9,8 +9,8 @@ import torch
 from pydantic import TypeAdapter
 
 from everlearn.data.reservoir import Reservoir
-from everlearn.methods.penalties.drift import DriftProbe
-from everlearn.methods.penalties.prediction import Known
+from everlearn.methods.penalties.drift_prediction import Known
+from everlearn.methods.penalties.drift_probe import DriftProbe
 from everlearn.methods.state import Memory, MemoryReader, StatePiece, TextRows
 
 GENERAL, EARLIER = "general", "earlier"

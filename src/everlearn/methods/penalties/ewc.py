@@ -15,8 +15,8 @@ from everlearn.importance import TrainingFisher, gradient_moment, labels_of_the_
 from everlearn.methods.base import FORWARD, Cost, Mask, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
 from everlearn.methods.state import Fact, Tensors
-from everlearn.model.modes import evaluating, training
 from everlearn.model.sharding import gathered
+from everlearn.model.training_mode import evaluating, training
 
 _RESCALED = "https://aclanthology.org/2022.coling-1.403/"
 

@@ -14,9 +14,9 @@ from everlearn.data.blocks import BlockSource
 from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, register
 from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.distillation.teacher import rounding_like
-from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import maxima
+from everlearn.methods.penalties.penalty_and_teacher import PenaltyAndTeacher
 from everlearn.model.content import counted
 from everlearn.model.objectives import IGNORE
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @register
-class ForgetMeNot(Adaptation):
+class ForgetMeNot(PenaltyAndTeacher):
     """Auxiliary penalties for domain adaptation (arXiv 1911.00202), one of them or their sum.
 
     L = L_t + λ₁ · ½ Σ F Δ² + λ₂ · ½ Σ F⁽ᵏ⁾/max F⁽ᵏ⁾ Δ² + λ₃ · Σ Δ²
@@ -44,7 +44,7 @@ class ForgetMeNot(Adaptation):
     title = "Forget-Me-Not"
     summary = "penalties on weights and on representations"
     paper = "https://arxiv.org/abs/1911.00202"
-    kinds = Adaptation.kinds
+    kinds = PenaltyAndTeacher.kinds
     identity: ClassVar[dict[str, Any] | None] = {
         "ewc": 0,
         "ewc_normalised": 0,

@@ -13,7 +13,7 @@ from everlearn.data.blocks import BlockSource
 from everlearn.importance import gradient_moment
 from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 
 
 @register

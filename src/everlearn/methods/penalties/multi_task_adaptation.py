@@ -15,8 +15,8 @@ from everlearn.importance.magnitude import of_all_processes
 from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, View, register
 from everlearn.methods.distillation.comparisons import forward_kl
 from everlearn.methods.distillation.teacher import answers_beside
-from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.penalties.penalty_and_teacher import PenaltyAndTeacher
 from everlearn.methods.state import Fact
 from everlearn.model.objectives import row_means
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @register
-class MultiTaskAdaptation(Adaptation):
+class MultiTaskAdaptation(PenaltyAndTeacher):
     """Adaptation as multi-task learning, after the idea of arXiv 1904.08039 (end-to-end speech recognition).
 
     One task learns the new domain, the other keeps parameters close to the original ones and penalises forgetting, and
@@ -45,7 +45,7 @@ class MultiTaskAdaptation(Adaptation):
     title = "Multi-task adaptation"
     summary = "balances learning against drift and distillation"
     paper = "https://arxiv.org/abs/1904.08039"
-    kinds = Adaptation.kinds
+    kinds = PenaltyAndTeacher.kinds
     identity: ClassVar[dict[str, Any] | None] = {"drift": 0, "distillation": 0}
 
     class Config(MethodConfig):
@@ -74,7 +74,7 @@ class MultiTaskAdaptation(Adaptation):
         self._seen: Tensor | None = None
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost of :class:`Adaptation`, plus the four numbers that the balance is learnt from."""
+        """Return the cost of :class:`PenaltyAndTeacher`, plus the four numbers that the balance is learnt from."""
         beside = super().cost(model)
         active = self.config.drift + self.config.distillation > 0
         return replace(beside, memory_bytes=beside.memory_bytes + 16) if active else beside

@@ -28,8 +28,8 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.adapted import Weight, weights_of
-from everlearn.model.head import output_head
 from everlearn.model.sharding import local, shard_like, value_over_shards
+from everlearn.model.vocabulary_head import output_head
 from everlearn.ranges import Around, Between, ranges
 
 if TYPE_CHECKING:

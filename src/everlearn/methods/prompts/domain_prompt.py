@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from everlearn.methods.engine.attachment import Attachment, arguments
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import config_of
+from everlearn.model.vocabulary_head import config_of
 
 NO_PROMPT = -1
 """Domain number of a row that is read without a prompt."""

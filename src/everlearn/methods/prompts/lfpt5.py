@@ -29,7 +29,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach
-from everlearn.methods.prompts.own_examples import WrittenPairs, WrittenTexts
+from everlearn.methods.prompts.generator_rows import WrittenPairs, WrittenTexts
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
     at_rate,
@@ -40,8 +40,8 @@ from everlearn.methods.prompts.soft_prompt import (
 )
 from everlearn.methods.state import Memory, MemoryReader, OneTensor, StatePiece
 from everlearn.model.anatomy import kind_of
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
+from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for, seeded
 

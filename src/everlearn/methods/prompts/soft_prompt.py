@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import kind_of
-from everlearn.model.head import config_of
+from everlearn.model.vocabulary_head import config_of
 
 if TYPE_CHECKING:
     from everlearn.methods.base import Method, Setting, Stage

@@ -20,9 +20,9 @@ from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_encoder_decoder, refuse_other_width
 from everlearn.methods.state import Fact, OneTensor, Tensors
 from everlearn.model.content import counted
-from everlearn.model.head import config_of
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import row_means
+from everlearn.model.training_mode import evaluating
+from everlearn.model.vocabulary_head import config_of
 from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
 

@@ -17,8 +17,8 @@ from everlearn.methods.engine.processes import processes, rank, wait_for_all
 from everlearn.methods.rehearsal.generated_chats import GeneratedChats
 from everlearn.methods.stage import Stage
 from everlearn.model.anatomy import kind_of
-from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Masked
+from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for
 

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Transform, Variant, register
 from everlearn.methods.engine.anchor import Anchored, anchor_weights
 from everlearn.methods.engine.attachment import refuse_frozen_model
-from everlearn.model.modes import without_dropout
+from everlearn.model.training_mode import without_dropout
 from everlearn.ranges import Between, ranges
 
 

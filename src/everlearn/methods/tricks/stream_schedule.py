@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Variant, register
 from everlearn.methods.state import Fact, Tensors
-from everlearn.methods.tricks.rates import (
+from everlearn.methods.tricks.schedule_shapes import (
     Levels,
     Time,
     autoregressive,

@@ -45,7 +45,7 @@ class DriftLook:
 
 
 def looks_of(run: Run) -> dict[str, list[DriftLook]]:
-    """Return group of texts → drifts in the order of training; a step that was measured twice counts once, the last."""
+    """Return the drifts of each group of texts in the order of training; of a step measured twice, the last counts."""
     place = steps(run)
     by_group: dict[str, dict[tuple[int, int], DriftLook]] = {}
     for line in run.log:

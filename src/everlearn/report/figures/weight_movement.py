@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
-from everlearn.model.movement import Moved, Movement, together
+from everlearn.model.weight_movement import Moved, Movement, together
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate, figure

@@ -30,9 +30,9 @@ def _learnt(own: str, other: str) -> tuple[ClaimQuestion, ...]:
 
 INTRODUCTION = f"""\
 This page judges the claims of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245), section 4.3)
-about Llama-2-7B, in our words, by a grid on the suite `code`. A verdict is about this model, text and budget. What
-the paper calls FT is LoRA, so its claims compare LoRA + MIGU with LoRA. The claims about full fine-tuning are our
-addition.
+about Llama-2-7B. We state each claim in our own words and test it with the runs of the suite `code`, so a verdict is
+about their model, text and budget. What the paper calls FT is LoRA, so its claims compare LoRA + MIGU with LoRA. The
+claims about full fine-tuning are our addition.
 
 * The **verdict for tasks in general** treats both runs and tasks as samples, by the rules of the [claims of the DAS
   paper](claims.md). Pass@1 and bits of code come from a single task, which tells nothing about other tasks.

@@ -126,9 +126,9 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
 
 
 INTRODUCTION = """\
-This page judges the claims in the tables of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245)), in
-our words, by our runs of the suite [`{suite}`](continual-fine-tuning.md). `everlearn bench {suite} --show --claims
-FILE` writes the page; nothing in it is edited by hand.
+This page judges the claims in the tables of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245)). We
+state each claim in our own words and test it with our runs of the suite [`{suite}`](continual-fine-tuning.md).
+`everlearn bench {suite} --show --claims FILE` writes the page; nothing in it is edited by hand.
 
 **Limits.** The paper's model is T5-large; "Measured" lists the base model, the number of examples and the steps used
 here. Some tasks may be proxies, which the notes of the results name. A verdict is about this model, these examples

@@ -13,8 +13,8 @@ from everlearn.errors import DataError
 from everlearn.files import digest
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.continual_tasks import prompts
-from everlearn_bench.suites.continual_tasks.drawn import ON_HUB, WORD, Row, drawn
 from everlearn_bench.suites.continual_tasks.hub import SETS
+from everlearn_bench.suites.continual_tasks.hub_samples import ON_HUB, WORD, Row, drawn
 from everlearn_bench.suites.continual_tasks.prompts import prompt
 from everlearn_bench.suites.continual_tasks.tasks import CACHE, TASKS, TextTask
 

@@ -137,9 +137,9 @@ CLAIMS = (
 )
 
 INTRODUCTION = f"""\
-This page judges claims of papers about methods that reduce forgetting when a pre-trained model is fine-tuned. The
-claims are in our words, and the data is the grid on the suite [`glue`](glue.md). `benchmarks/grid_page.py` writes the
-page; nothing in it is edited by hand.
+This page judges claims of papers about methods that reduce forgetting when a pre-trained model is fine-tuned. We
+state each claim in our own words and test it with the runs of the suite [`glue`](glue.md). `benchmarks/grid_page.py`
+writes the page; nothing in it is edited by hand.
 
 **Limits.** "Measured" lists the base model, tasks and steps. The strength and the learning rate of every row were
 chosen by [one protocol](glue.md#rows); the [results](results/glue.md) end with all values that were tried. Each claim

@@ -32,7 +32,7 @@ def hashed_tf_idf(texts: Mapping[str, Sequence[str]]) -> dict[str, Vector]:
         texts: name → documents.
 
     Returns:
-        name → mean vector, [16384]; its norm is at most 1.
+        Mean vectors by name, [16384], of norm at most 1.
     """
     counted = {name: [_counts(text) for text in documents] for name, documents in texts.items()}
     frequency, total = np.zeros(DIMENSIONS), 0

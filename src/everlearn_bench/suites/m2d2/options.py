@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from everlearn_bench.suites.base import Suite
-from everlearn_bench.suites.m2d2.names import NAMES
+from everlearn_bench.suites.m2d2.domain_names import NAMES
 from everlearn_bench.suites.sources import Fetchable
 
 

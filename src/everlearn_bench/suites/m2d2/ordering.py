@@ -16,8 +16,8 @@ import numpy as np
 from everlearn import files
 from everlearn.errors import EverlearnError, RecipeError, did_you_mean
 from everlearn.seeding import seed_for
+from everlearn_bench.suites.m2d2.domain_names import Branch
 from everlearn_bench.suites.m2d2.embedding import Vector, cosine
-from everlearn_bench.suites.m2d2.names import Branch
 
 SIMILAR, SWAPPED, FILE, RANDOM = "similar", "swapped", "file", "random"
 SHUFFLES = 20

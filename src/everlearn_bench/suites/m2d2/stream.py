@@ -13,9 +13,9 @@ from typing import Any
 from everlearn.errors import DataError, RecipeError, did_you_mean
 from everlearn.files import digest, read_json, write_json
 from everlearn_bench.suites import cache as made
-from everlearn_bench.suites.m2d2 import duplicates, names
+from everlearn_bench.suites.m2d2 import domain_names, duplicates
+from everlearn_bench.suites.m2d2.corpus_folders import PARTS, Leaf, Taxonomy
 from everlearn_bench.suites.m2d2.duplicates import Duplicates
-from everlearn_bench.suites.m2d2.layouts import PARTS, Leaf, Taxonomy
 from everlearn_bench.suites.m2d2.options import StreamOptions
 
 NAME = "m2d2"
@@ -47,16 +47,16 @@ def choose(taxonomy: Taxonomy, options: StreamOptions) -> tuple[Leaf, ...]:
             raise RecipeError(f"`suite.domains` names '{wanted}', which is no domain or group of the stream.{why}")
     chosen = [name for name, each in words.items() if not options.domains or each.intersection(options.domains)]
     if options.aliases == "drop":
-        chosen = names.without_aliases(chosen)
+        chosen = domain_names.without_aliases(chosen)
     if not chosen:
         raise RecipeError(f"There is no domain of level {options.level} (`suite.level`).")
     return tuple(leaf for leaf in taxonomy.leaves if leaf.name in chosen)
 
 
 def dropped(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamOptions) -> dict[str, str]:
-    """Return dropped alias → the domain that stayed."""
+    """Return the domain that was kept for each dropped alias."""
     there, stayed = {leaf.name for leaf in taxonomy.leaves}, {leaf.name for leaf in chosen}
-    pairs = names.ALIASES.items() if options.aliases == "drop" else ()
+    pairs = domain_names.ALIASES.items() if options.aliases == "drop" else ()
     return {alias: name for alias, name in pairs if alias in there and name in stayed}
 
 

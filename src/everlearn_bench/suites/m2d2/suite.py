@@ -17,13 +17,13 @@ from everlearn.methods.sequential import PLAIN
 from everlearn.options import wrong_value
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.base import Suite, register_suite
-from everlearn_bench.suites.m2d2 import built_in, stream
-from everlearn_bench.suites.m2d2.bound import Bound, bind
+from everlearn_bench.suites.m2d2 import builtin_corpus, stream
 from everlearn_bench.suites.m2d2.claims import study_claims
-from everlearn_bench.suites.m2d2.layouts import Leaf, Taxonomy
-from everlearn_bench.suites.m2d2.names import NAMES
+from everlearn_bench.suites.m2d2.corpus_folders import Leaf, Taxonomy
+from everlearn_bench.suites.m2d2.domain_names import NAMES
 from everlearn_bench.suites.m2d2.options import BY_HAND, SOURCES, StreamOptions
 from everlearn_bench.suites.m2d2.ordering import NUMBERS, RANDOM, SIMILAR
+from everlearn_bench.suites.m2d2.stream_data import StreamData, stream_data
 from everlearn_bench.suites.overlay import Overlay
 from everlearn_bench.suites.sources import Fetchable
 
@@ -44,7 +44,7 @@ class M2D2(Suite):
     """
 
     name = stream.NAME
-    orders: Mapping[int, Sequence[str]] = {0: built_in.names()}
+    orders: Mapping[int, Sequence[str]] = {0: builtin_corpus.names()}
     order_names = NUMBERS
     systems: Mapping[str, System] = {
         "small": System("Sequential, smaller base model", ({"name": PLAIN},), wants=("model.path",)),
@@ -59,23 +59,23 @@ class M2D2(Suite):
     sources = SOURCES
     by_hand = BY_HAND
     Config = StreamOptions
-    bound: Bound | None = None
+    stream_data: StreamData | None = None
     """The stream on its data, set by :meth:`on`."""
 
     @property
     def report(self) -> Path | None:
         """The path of the report on duplicates and on what each domain keeps; None before :meth:`on`."""
-        return None if self.bound is None else self.bound.locate(stream.REPORT)
+        return None if self.stream_data is None else self.stream_data.locate(stream.REPORT)
 
     @property
     def super_domains(self) -> Mapping[str, str]:
-        """Domain → super-domain, read from the data; before :meth:`on`, of M2D2's own and the built-in names."""
-        known = built_in.branches() | NAMES if self.bound is None else self.bound.branches
+        """The super-domain of each domain, from the data; before :meth:`on`, of M2D2's own and the built-in names."""
+        known = builtin_corpus.branches() | NAMES if self.stream_data is None else self.stream_data.branches
         return {name: branch.super_domain for name, branch in known.items()}
 
     @property
     def training_bytes(self) -> Mapping[str, int]:
-        """Domain → bytes of its training text, building the data if it is missing; empty before :meth:`on`."""
+        """Bytes of training text of each domain, building the data if it is missing; empty before :meth:`on`."""
         if self.report is None:
             return {}
         return {name: int(parts["train"][1]) for name, parts in read_json(self.report)["kept"].items()}
@@ -88,13 +88,13 @@ class M2D2(Suite):
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains as listed, of which no order must be computed."""
-        return built_in.names() if self.bound is None else self.bound.names
+        return builtin_corpus.names() if self.stream_data is None else self.stream_data.names
 
     def on(self, overlay: Overlay, data: Path | None = None) -> Self:
         """Return the suite with the domains and orders of its data."""
         suite = super().on(overlay, data)
-        suite.bound = bind(_folder(data), suite.config, made.cache_folder(stream.NAME))
-        suite.orders = suite.bound.orders
+        suite.stream_data = stream_data(_folder(data), suite.config, made.cache_folder(stream.NAME))
+        suite.orders = suite.stream_data.orders
         return suite
 
     def wanted(self, config: StreamOptions) -> tuple[Fetchable, ...]:
@@ -113,27 +113,27 @@ class M2D2(Suite):
         Raises:
             RecipeError: there is none, or `stream.json` of the data folder is not valid.
         """
-        return self._bound().locate(inside)
+        return self._required_data().locate(inside)
 
     def begin(self, raw: dict[str, Any]) -> None:
         """Add the domains of the data, and its general text."""
-        bound = self._bound()
-        raw["domains"] = [bound.domain(each) for each in bound.names]
-        raw["general"] = bound.general
-        if bound.taxonomy.lines:
+        data = self._required_data()
+        raw["domains"] = [data.domain(each) for each in data.names]
+        raw["general"] = data.general
+        if data.taxonomy.lines:
             # A line continues the previous one: they are read as one text, as the authors of the dataset did.
             raw["data"]["isolate_documents"] = False
 
     def finish(self, raw: dict[str, Any]) -> None:
         """Set notes on the order and on the origin of the text."""
-        raw["run"]["notes"] = self._bound().notes([item["name"] for item in raw["domains"]])
+        raw["run"]["notes"] = self._required_data().notes([item["name"] for item in raw["domains"]])
 
-    def _bound(self) -> Bound:
+    def _required_data(self) -> StreamData:
         """Return the stream of the configured data, or of the suite's default folder."""
-        if self.bound is not None:
-            return self.bound
+        if self.stream_data is not None:
+            return self.stream_data
         folder = _folder(None)
-        return bind(folder, _settled(folder), made.cache_folder(stream.NAME))
+        return stream_data(folder, _settled(folder), made.cache_folder(stream.NAME))
 
 
 def _settled(folder: Path | None) -> StreamOptions:

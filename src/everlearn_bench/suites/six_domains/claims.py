@@ -75,9 +75,9 @@ CLAIMS = (
 )
 
 INTRODUCTION = f"""\
-This page judges the claims of the DAS paper ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)), in our words, by
-the committed grid on the suite [`six-domains`](six-domains.md). `python benchmarks/six-domains/claims.py` writes the
-page; nothing in it is edited by hand.
+This page judges the claims of the DAS paper ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)). We state each
+claim in our own words and test it with the committed runs of the suite [`six-domains`](six-domains.md). `python
+benchmarks/six-domains/claims.py` writes the page; nothing in it is edited by hand.
 
 **Limits.** The base model is small, the corpora are proxies for the paper's, and the budget is far below the paper's
 2,500 steps per domain with RoBERTa. The end tasks are the paper's own, perhaps with fewer examples (`end_tasks`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everlearn_bench.suites.six_domains import making, reviews
+from everlearn_bench.suites.six_domains import proxy_corpora, reviews
 from everlearn_bench.suites.six_domains.corpora import PROXIES
 from everlearn_bench.suites.sources import Fetchable, github
 
@@ -79,5 +79,5 @@ def _reviews(category: str, kind: str) -> Fetchable:
 SOURCES = (
     *(_fetchable(name, digest) for name, digest in DIGESTS.items()),
     *(_reviews(proxy.category, kind) for proxy in PROXIES.values() if proxy.category for kind in reviews.KINDS),
-    *making.SOURCES,
+    *proxy_corpora.SOURCES,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn_bench.suites.base import Suite, register_suite
-from everlearn_bench.suites.six_domains import corpora, making, tasks
+from everlearn_bench.suites.six_domains import corpora, proxy_corpora, tasks
 from everlearn_bench.suites.six_domains.cache import data_folder
 from everlearn_bench.suites.six_domains.claims import DAS_PAPER
 from everlearn_bench.suites.six_domains.corpora import GENERAL_SOURCES, PROXIES
@@ -41,7 +41,7 @@ class SixDomains(Suite):
 
     def make(self, folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
         """Build the corpora whose sources were fetched."""
-        return making.make(folder, known, say)
+        return proxy_corpora.make(folder, known, say)
 
     def locate(self, inside: str) -> Path:
         """Return the file of a corpus or of an end task."""
@@ -56,9 +56,9 @@ class SixDomains(Suite):
         raw["run"]["notes"] = [
             *(f"Proxy corpus '{name}': {PROXIES[name].sentence}." for name in proxies),
             *(
-                f"{title}: {making.NOTE}."
+                f"{title}: {proxy_corpora.NOTE}."
                 for title, folders in built.items()
-                if any(making.made_here(data_folder(self.data) / folder) for folder in folders)
+                if any(proxy_corpora.made_here(data_folder(self.data) / folder) for folder in folders)
             ),
         ]
 

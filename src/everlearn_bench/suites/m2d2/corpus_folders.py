@@ -13,7 +13,7 @@ from everlearn.data.documents import DIGEST_UP_TO
 from everlearn.errors import DataError
 from everlearn.files import digest
 from everlearn_bench.suites.archives import BROKEN, contents, lines
-from everlearn_bench.suites.m2d2.names import JUNK, NAMES, Branch, branch_of
+from everlearn_bench.suites.m2d2.domain_names import JUNK, NAMES, Branch, branch_of
 
 PARTS = ("train", "valid", "test")
 TAR = ".tar.gz"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.importance.per_sample import Event, PerSample
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 
 Batch = Mapping[str, Tensor]
 PerSampleLoss = Callable[[nn.Module, Batch], Tensor]
@@ -47,7 +47,7 @@ def gradient_moment(
         called: name of the quantity, for error messages.
 
     Returns:
-        Parameter name → moment, float32, of the parameter's shape.
+        Moments by parameter name, float32, of the parameter's shape.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.

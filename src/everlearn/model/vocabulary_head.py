@@ -23,7 +23,7 @@ from everlearn.errors import ModelError
 from everlearn.model.anatomy import head_path
 from everlearn.model.cross_entropy import cross_entropy
 from everlearn.model.logit_scale import check_head, hidden_scale, logit_scale
-from everlearn.model.substitution import substituted, substituting
+from everlearn.model.parameter_substitution import substituted, substituting
 
 LogitObserver = Callable[[Tensor, Tensor], None]
 LogitLoss = Callable[[Tensor, Tensor, slice], Tensor]

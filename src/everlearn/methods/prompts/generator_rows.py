@@ -28,7 +28,7 @@ class WrittenPairs:
         return self._around(self._encoder([self._question.replace("{domain}", domain)])[0])
 
     def lesson(self, block: Block, domain: str) -> Block:
-        """Return the training example for generating this one: question → prompt, separator, answer."""
+        """Return the example that trains generation: the question as input; prompt, separator and answer as target."""
         prompt, answer = (self._bare(block[key].tolist()) for key in ("input_ids", "labels"))
         labels = self._around([*prompt, *self._separator, *answer])
         return {"input_ids": np.array(self.asked(domain), np.int32), "labels": np.array(labels, np.int32)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.importance.moments import Batch, BatchedSums, PerSampleLoss, parameters_to_measure, rows_of
+from everlearn.importance.gradient_moments import Batch, BatchedSums, PerSampleLoss, parameters_to_measure, rows_of
 from everlearn.importance.per_sample import PerSample
 
 

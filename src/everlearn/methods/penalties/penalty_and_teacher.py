@@ -14,7 +14,7 @@ from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.state import Nested
 
 
-class Adaptation(Method):
+class PenaltyAndTeacher(Method):
     """Base class of methods that constrain weights (by a penalty) and outputs (by a teacher) at once.
 
     The pre-trained model is protected from the first domain on. The teacher is a copy made when a domain begins; it is

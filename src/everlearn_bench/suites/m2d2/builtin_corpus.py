@@ -21,8 +21,8 @@ from everlearn_bench.suites.cache import read_lines
 from everlearn_bench.suites.code import corpus as code
 from everlearn_bench.suites.docs.corpus import fingerprint
 from everlearn_bench.suites.docs.reading import version
-from everlearn_bench.suites.m2d2.layouts import PARTS, Leaf, Taxonomy, Texts, mark_of
-from everlearn_bench.suites.m2d2.names import Branch
+from everlearn_bench.suites.m2d2.corpus_folders import PARTS, Leaf, Taxonomy, Texts, mark_of
+from everlearn_bench.suites.m2d2.domain_names import Branch
 from everlearn_bench.suites.six_domains.corpora import GENERAL_SOURCES, general_file
 
 MOST_BYTES = 2_000_000

@@ -14,8 +14,8 @@ from everlearn.data.documents import read_documents
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.files import digest, read_json, write_json
 from everlearn_bench.suites import cache as made
-from everlearn_bench.suites.m2d2 import built_in, embedding, layouts, ordering, stream
-from everlearn_bench.suites.m2d2.layouts import GENERAL, PARTS, Taxonomy
+from everlearn_bench.suites.m2d2 import builtin_corpus, corpus_folders, embedding, ordering, stream
+from everlearn_bench.suites.m2d2.corpus_folders import GENERAL, PARTS, Taxonomy
 from everlearn_bench.suites.m2d2.options import StreamOptions
 from everlearn_bench.suites.m2d2.ordering import Orders
 
@@ -24,7 +24,7 @@ BACKGROUND = 5
 """Samples of general text for each of a domain: the study had 50,000 and 10,000."""
 
 
-class Bound:
+class StreamData:
     """The domains of a stream and everything built from them; text is read on demand.
 
     Args:
@@ -71,7 +71,7 @@ class Bound:
         by, samples = self.options.embedding or "hashed TF-IDF", self.options.samples
         code = [digest(Path(module)) for module in (__file__, embedding.__file__, ordering.__file__)]
         general = dict(self.taxonomy.general or {})
-        of = [layouts.mark_of(Path(general["path"]))] if general else []
+        of = [corpus_folders.mark_of(Path(general["path"]))] if general else []
         branches = {name: list(branch) for name, branch in self.branches.items()}
 
         def write(folder: Path) -> None:
@@ -141,7 +141,7 @@ class Bound:
 
 
 @functools.lru_cache(maxsize=8)
-def bind(folder: Path | None, options: StreamOptions, cache: Path) -> Bound:
+def stream_data(folder: Path | None, options: StreamOptions, cache: Path) -> StreamData:
     """Return the stream on a data folder; cached by its arguments.
 
     Args:
@@ -149,6 +149,6 @@ def bind(folder: Path | None, options: StreamOptions, cache: Path) -> Bound:
         options: options of the stream.
         cache: the cache folder; another one gives another stream.
     """
-    if folder is None or built_in.recognises(folder):
-        return Bound(built_in.taxonomy(folder), options)
-    return Bound(layouts.read_folder(folder), options)
+    if folder is None or builtin_corpus.recognises(folder):
+        return StreamData(builtin_corpus.taxonomy(folder), options)
+    return StreamData(corpus_folders.read_folder(folder), options)

@@ -56,7 +56,7 @@ class Upstream:
 
 
 @dataclass(frozen=True)
-class Making:
+class ProxyCorpus:
     """How a corpus is built.
 
     Attributes:
@@ -79,7 +79,7 @@ _SPLIT = ("vinhphuphan/Yelp-data-preprocessing", "4f2cab1c72937fcb8940f2a8c7b9e6
 _SENTENCES, _SHORT = functools.partial(readers.lines, 8), functools.partial(readers.lines, 4)
 _NOTHING_SAID = "nothing said about the text"
 CORPORA = {
-    "domains/yelp_restaurants": Making(
+    "domains/yelp_restaurants": ProxyCorpus(
         (
             Upstream(
                 "tommycqy/Yelp-Reviews",
@@ -106,7 +106,7 @@ CORPORA = {
         39_118,
         "restaurant",
     ),
-    "domains/acl_papers": Making(
+    "domains/acl_papers": ProxyCorpus(
         (
             Upstream(
                 "BKHMSI/acl-anthology",
@@ -119,7 +119,7 @@ CORPORA = {
         30_436,
         "acl",
     ),
-    "domains/ai_papers": Making(
+    "domains/ai_papers": ProxyCorpus(
         (
             Upstream(
                 "papercopilot/paperlists",
@@ -132,7 +132,7 @@ CORPORA = {
         26_586,
         "ai",
     ),
-    "domains/pubmed_rct": Making(
+    "domains/pubmed_rct": ProxyCorpus(
         (
             Upstream(
                 "jayded/evidence-inference",
@@ -145,7 +145,7 @@ CORPORA = {
         4_341,
         "pubmed",
     ),
-    "D0/wikipedia": Making(
+    "D0/wikipedia": ProxyCorpus(
         (
             Upstream(
                 "Vibhas-hs-edu/WikiTasks",
@@ -159,7 +159,7 @@ CORPORA = {
         most=None,
         held_out=64,
     ),
-    "D0/books": Making(
+    "D0/books": ProxyCorpus(
         (
             Upstream(
                 "rcdm-uga/Gutenberg_Text",
@@ -219,7 +219,7 @@ def _is_there(place: Path, marks: Mapping[str, str]) -> bool:
         return False
 
 
-def _make(folder: Path, name: str, corpus: Making, marks: Mapping[str, str]) -> None:
+def _make(folder: Path, name: str, corpus: ProxyCorpus, marks: Mapping[str, str]) -> None:
     tasks = [] if corpus.domain is None else reviews.examples(corpus.domain, folder)
     documents = (found for source in corpus.sources for found in source.read(folder / source.fetchable.path))
     with new_folder(folder / name) as new:

@@ -13,8 +13,8 @@ from torch import Tensor
 from everlearn.data.blocks import Block, PackedBlocks
 from everlearn.methods.engine.processes import everywhere, processes
 from everlearn.methods.stage import Stage
-from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import IGNORE
+from everlearn.model.training_mode import as_its_class_computes
 from everlearn.predictors.block_losses import block_losses
 
 MASKS = "drift"

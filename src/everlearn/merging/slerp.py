@@ -7,15 +7,15 @@ import math
 from pydantic import Field
 from torch import Tensor
 
-from everlearn.merging.ways import Same, Way, register_way, weighted
+from everlearn.merging.base import MergeMethod, TensorGroup, register_merge_method, weighted
 from everlearn.options import Options
 
 STRAIGHT = 0.9995
 """Value of |cos Ω| above which the arc is a line, as in all released code: sin Ω would be rounding noise."""
 
 
-@register_way
-class SLERP(Way):
+@register_merge_method
+class SLERP(MergeMethod):
     """Spherical interpolation (K. Shoemake, Animating rotation with quaternion curves, 1985), tensor by tensor:
 
     θ = sin((1 − t) Ω) / sin Ω · θ₁ + sin(t Ω) / sin Ω · θ₂, cos Ω = θ₁·θ₂ / (‖θ₁‖ ‖θ₂‖); a straight line if they are
@@ -31,9 +31,9 @@ class SLERP(Way):
         t: float = Field(0.5, ge=0, le=1)
         """Position between the first checkpoint (0) and the second (1)."""
 
-    def merged(self, same: Same) -> Tensor:
+    def merged(self, group: TensorGroup) -> Tensor:
         t = self.config.t
-        first, second = same.models
+        first, second = group.models
         lengths = float(first.norm()) * float(second.norm())
         cosine = float((first * second).sum()) / lengths if lengths else 1.0
         if abs(cosine) > STRAIGHT:

@@ -195,7 +195,7 @@ def movement(before: Weights, after: Weights, architecture: Architecture) -> lis
 
 
 def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
-    """Return matrix name → ‖Δ‖²_F / ‖Δ‖²₂ of its change Δ, between 1 and its rank, for the matrices that moved.
+    """Return ‖Δ‖²_F / ‖Δ‖²₂ of the change Δ of each matrix that moved, by name; between 1 and its rank.
 
     The stable rank counts the directions of an update by their strength: 1 for one outer product, whatever its size (M.
     Rudelson and R. Vershynin, Sampling from large matrices, 2007).
@@ -270,7 +270,7 @@ def _both(one: Moved, other: Moved) -> Moved:
 
 
 def movements(folder: Path) -> dict[int, Movement]:
-    """Return stage number → movement from the folder of a run; files of another format are skipped.
+    """Return the movement of each stage by its number, from a run folder; files of another format are skipped.
 
     Raises:
         RunError: a file is not as it was saved; `everlearn resume` writes it again.

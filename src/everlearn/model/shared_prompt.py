@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everlearn.model.head import config_of
+from everlearn.model.vocabulary_head import config_of
 
 PER_TOKEN = ("torch.", "transformers.", "peft.tuners.lora.", "bitsandbytes.")
 """Packages whose modules process each token separately, except for attention and convolutions."""

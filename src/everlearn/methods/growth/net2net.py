@@ -28,8 +28,8 @@ from transformers.pytorch_utils import Conv1D
 
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import Anatomy, Owned, Site, anatomy
-from everlearn.model.head import config_of, output_head
 from everlearn.model.structure import architecture_of
+from everlearn.model.vocabulary_head import config_of, output_head
 
 NewLayers = Literal["copy", "identity"]
 

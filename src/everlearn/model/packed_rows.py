@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from everlearn.model.architectures import registered
 from everlearn.model.finding import takes, transformers_model
-from everlearn.model.modes import evaluating
+from everlearn.model.training_mode import evaluating
 
 PADDING = -1
 """Document number of padding."""

@@ -18,13 +18,13 @@ from everlearn.data.loader import sample_batches
 from everlearn.data.packing import blocks_of
 from everlearn.errors import RecipeError
 from everlearn.importance import fisher
+from everlearn.merging.base import MergeMethod
 from everlearn.merging.checkpoints import Opened
-from everlearn.merging.ways import Way
 from everlearn.model.anatomy import kind_of
 from everlearn.model.loading import load_model, load_tokenizer
-from everlearn.model.movement import SavedWeights, Weights
 from everlearn.model.objectives import Objective, make_objective
-from everlearn.model.source import Model
+from everlearn.model.options import Model
+from everlearn.model.weight_movement import SavedWeights, Weights
 from everlearn.options import path_or_id
 from everlearn.predictors.block_losses import block_losses
 
@@ -33,7 +33,7 @@ BLOCK_SIZE, BATCH_SIZE = 512, 8
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Measurements:
     """Measurements of the checkpoints, in their order.
 
     Attributes:
@@ -46,17 +46,17 @@ class Evidence:
 
 
 def measure(
-    way: Way,
+    method: MergeMethod,
     models: Sequence[Opened],
     texts: Sequence[str],
     blocks: int,
     scratch: Path,
     progress: Callable[[int], None] = lambda number: None,
-) -> Evidence:
+) -> Measurements:
     """Run each checkpoint on the texts that a method needs; one model is in memory at a time.
 
     Args:
-        way: the merging method; nothing is measured if it uses no text.
+        method: the merging method; nothing is measured if it uses no text.
         models: the checkpoints.
         texts: a path for all, or one for each.
         blocks: number of rows read from each.
@@ -67,14 +67,14 @@ def measure(
         RecipeError: a text is missing, or there is one too many.
         DataError: a text cannot be read.
     """
-    if way.reads == "nothing":
+    if method.reads == "nothing":
         if texts:
-            raise RecipeError(f"`--text` is for ways that read one; `{way.name}` does not. Leave it out.")
-        return Evidence()
+            raise RecipeError(f"`--text` is for merging methods that read one; `{method.name}` does not. Leave it out.")
+        return Measurements()
     if len(texts) not in (1, len(models)):
         raise RecipeError(
-            f"`--way {way.name}` reads a text with each checkpoint: give `--text` once for all, or once for each of "
-            f"{len(models)} (got {len(texts)})."
+            f"`--method {method.name}` reads a text with each checkpoint: give `--text` once for all, or once for each "
+            f"of {len(models)} (got {len(texts)})."
         )
     texts = [path_or_id(text, "--text") for text in texts]
     losses: list[float] = []
@@ -82,7 +82,7 @@ def measure(
     each = list(texts) * (len(models) if len(texts) == 1 else 1)
     for number, (opened, text) in enumerate(zip(models, each, strict=True)):
         model, source, objective = _reader(opened, text, blocks)
-        if way.reads == "losses":
+        if method.reads == "losses":
             result = block_losses(model, source, objective, batch_size=BATCH_SIZE)
             losses.append(float(result.nats.sum() / result.items.sum()))
         else:
@@ -91,7 +91,7 @@ def measure(
             files.save_tensors(place / "model.safetensors", _by_their_files(model, source, objective, blocks))
             folders.append(SavedWeights(place))
         progress(number + 1)
-    return Evidence(losses or None, folders or None)
+    return Measurements(losses or None, folders or None)
 
 
 def _reader(opened: Opened, text: str, blocks: int) -> tuple[nn.Module, PackedBlocks, Objective]:
