@@ -9,6 +9,9 @@ INSTALLED := $(VENV)/.installed
 export OMP_WAIT_POLICY = PASSIVE
 export TOKENIZERS_PARALLELISM = false
 
+# Python compiles what is imported; pip would compile all of transformers and torch as well, in half a minute.
+export PIP_NO_COMPILE = 1
+
 .PHONY: help install demo test test-times check unit faults fuzz soak mistakes site wheel notebook base base-english clean
 
 help:
@@ -44,7 +47,9 @@ check: install
 unit: install
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test: check unit
+# Side by side: types need one core for half a minute, in which the workers of the tests collect theirs.
+test: install
+	$(MAKE) --jobs 2 check unit
 
 # What each test, shared fixture and the collection took of the processor: the slowest, and build/times/times.json.
 test-times: install
