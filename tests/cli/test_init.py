@@ -116,7 +116,7 @@ def test_what_it_writes_passes_validate(everlearn: Project, kind: str) -> None:
     assert raw["data"]["block_size"] <= 128, "what the model reads, and few rows of so little text"
     assert raw["train"]["bf16"] in (True, False)
     assert raw["general"]["path"] == "known.jsonl"
-    assert raw["domains"][0].get("target_column") == ("answer" if kind == "t5" else None)
+    assert raw["domains"][0].get("row_format") == ("prompt-answer" if kind == "t5" else None)
     assert re.search(r"300 documents, [\d,.]+( M)? tokens, about \d+ steps?$", text, re.MULTILINE), text
     outcome = everlearn("validate", "mine.yaml", "data.cache=cache", "--json")
     assert outcome.code == 0, outcome.out
@@ -140,17 +140,17 @@ def test_the_learning_rate_follows_the_model_and_the_task(everlearn: Project) ->
         assert written(everlearn, *model)["train"]["learning_rate"] == learning_rate(of, 30_000)
         raw = written(everlearn, *model, "--domain", "ask=ask.jsonl")
         assert raw["train"]["learning_rate"] == learning_rate(of, 30_000, examples=True)
-        assert raw["domains"][0]["text_column"] == "question"
+        assert raw["domains"][0]["row_format"] == "question-answer"
 
 
 def test_columns_follow_the_task(everlearn: Project) -> None:
     row = {"text": "A text. ", "prompt": "Say it. ", "completion": "It."}
     write_jsonl(Path("both.jsonl"), [row] * 50)
-    assert "target_column" not in written(everlearn, "--domain", "b=both.jsonl")["domains"][0]
-    assert "target_column" not in written(everlearn, "--domain", "b=both.jsonl", "--task", "pretrain")["domains"][0]
-    assert (
-        written(everlearn, "--domain", "b=both.jsonl", "--task", "sft")["domains"][0]["target_column"] == "completion"
-    )
+    for task, form in ((), None), (("--task", "pretrain"), None), (("--task", "sft"), "prompt-completion"):
+        assert written(everlearn, "--domain", "b=both.jsonl", *task)["domains"][0].get("row_format") == form
+    write_jsonl(Path("named.jsonl"), [{"Source": "A text. ", "target": "A word."}] * 50)
+    named = written(everlearn, "--domain", "b=named.jsonl")["domains"][0]
+    assert (named["text_column"], named["target_column"]) == ("Source", "target")
     write_jsonl(Path("odd.jsonl"), [{"id": "1", "story": "Once upon a time. " * 9}] * 50)
     assert written(everlearn, "--domain", "b=odd.jsonl")["domains"][0]["text_column"] == "story"
 
@@ -174,7 +174,7 @@ def test_passes_are_those_of_the_largest_domain(everlearn: Project) -> None:
 
 
 def test_what_a_user_should_know_of_the_examples_is_said(everlearn: Project) -> None:
-    row = {"instruction": "Answer this question of mine", "input": "a long text to read " * 3, "output": "an answer"}
+    row = {"prompt": "Answer this question of mine", "input": "a long text to read " * 3, "answer": "an answer"}
     write_jsonl(Path("glued.jsonl"), [row] * 40)
     outcome = everlearn("init", "-", "--domain", "b=glued.jsonl")
     assert "nothing stands between them" in outcome.err

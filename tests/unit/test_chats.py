@@ -231,7 +231,7 @@ def test_another_template_makes_other_rows(tmp_path: Path) -> None:
 
 def test_encoders_do_not_learn_chats(tmp_path: Path) -> None:
     corpus = Domain(name="chats", path=str(written(tmp_path)), messages_column="messages")
-    with pytest.raises(DataError, match="'chats' has `messages_column`, which only a decoder learns"):
+    with pytest.raises(DataError, match="'chats' has `messages_column: messages`, which only a decoder learns"):
         prepare(corpus, tokenizer(), "encoder", 64, seed=0, cache=tmp_path / "cache")
 
 
@@ -243,23 +243,20 @@ def test_two_forms_of_answers_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "column"),
+    ("row", "keys"),
     [
-        ({"tools": [{"name": "f"}], "messages": FORMS["capitals"]}, "messages"),
-        ({"other": FORMS["capitals"], "conversations": FORMS["ShareGPT"]}, "conversations"),
-        ({"talk": FORMS["capitals"]}, "talk"),
+        ({"tools": [{"name": "f"}], "messages": FORMS["capitals"]}, {"row_format": "messages"}),
+        ({"other": FORMS["capitals"], "conversations": FORMS["ShareGPT"]}, {"row_format": "sharegpt"}),
+        ({"talk": FORMS["capitals"]}, {"messages_column": "talk"}),
     ],
 )
-def test_the_column_of_chats(row: dict[str, Any], column: str) -> None:
-    assert choose_columns([row], "rows", None).messages_column == column
+def test_the_column_of_chats(row: dict[str, Any], keys: dict[str, str]) -> None:
+    assert choose_columns([row], "rows", None).keys == keys
 
 
-@pytest.mark.parametrize(
-    "row", [{"chosen": FORMS["capitals"], "rejected": FORMS["capitals"]}, {"entities": [{"start": 1, "end": 2}]}]
-)
-def test_other_lists_are_no_chats(row: dict[str, Any]) -> None:
+def test_other_lists_are_no_chats() -> None:
     with pytest.raises(DataError, match="has no column of text"):
-        choose_columns([row], "rows", None)
+        choose_columns([{"entities": [{"start": 1, "end": 2}]}], "rows", None)
 
 
 def test_sources_of_both_forms_make_one_domain() -> None:
@@ -346,7 +343,7 @@ def test_keys_without_effect_are_refused(key: dict[str, Any]) -> None:
 
 def test_init_finds_chats(tmp_path: Path) -> None:
     found = probe(str(written(tmp_path)), "--domain")
-    assert found.columns.keys == {"messages_column": "messages"}
+    assert found.columns.keys == {"row_format": "messages"}
     assert found.columns.answers
 
 

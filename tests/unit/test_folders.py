@@ -26,8 +26,6 @@ from everlearn.data.text_template import columns_in, filled
 from everlearn.errors import DataError, EverlearnError
 from everlearn.run import inputs
 
-CHAT = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "Two."}]
-
 
 def rows(path: Path, texts: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,30 +118,6 @@ def test_data_says_what_of_a_folder_is_not_read(
     recipe = load("recipe.yaml", [f"domains.0.path={clone}"])
     (note,) = inside(clone, format_of).notes(recipe.domains[0].name)
     assert note in survey(recipe).findings
-
-
-@pytest.mark.parametrize(
-    ("row", "keys"),
-    [
-        ({"messages": CHAT}, {"messages_column": "messages"}),
-        ({"conversations": CHAT}, {"messages_column": "conversations"}),
-        (
-            {"instruction": "Add.", "input": "1, 2", "output": "3"},
-            {"text_column": "{instruction}\n{input}\n", "target_column": "output"},
-        ),
-    ],
-)
-def test_rows_of_a_common_kind_are_read_as_the_message_advises(
-    tmp_path: Path, row: dict[str, Any], keys: dict[str, str]
-) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no column 'text'") as raised:
-        texts_of(Domain(name="d", path=str(path)))
-    assert all(f"`{key}: " in str(raised.value) for key in keys)
-    assert all(value.replace("\n", "\\n") in str(raised.value) for value in keys.values())
-    (document,) = [document for document, _ in read_documents(Domain(name="d", path=str(path), **keys))]
-    assert "messages_column" in keys or (document.text, document.target) == ("Add.\n1, 2\n", "3")
 
 
 def test_an_object_over_many_lines_is_read_once_it_is_an_array(tmp_path: Path) -> None:
@@ -266,6 +240,18 @@ def test_values_that_are_no_text_are_refused(template: str, values: dict[str, An
 def test_templates_that_are_none_are_refused(template: str) -> None:
     with pytest.raises((EverlearnError, ValueError), match=r"`\{column\}`"):
         Corpus(path="rows.jsonl", text_column=template)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("bare", ["document.body.text", "document"])
+def test_braces_are_advised_for_a_value_inside_a_column(tmp_path: Path, ending: str, bare: str) -> None:
+    """The advice of the message works."""
+    path = str(written(tmp_path, ending))
+    with pytest.raises(DataError, match="in braces") as raised:
+        next(read_documents(Corpus(path=path, text_column=bare)))
+    column = str(raised.value).split("`")[-2]
+    assert column == "{document.body.text}"
+    assert next(read_documents(Corpus(path=path, text_column=column)))[0].text == "one text"
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_domain_of_chats_with_tools(tmp_path: Path, ending: str) -> None:
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows(40)), encoding="utf-8")
     found = probe(str(path), "--domain", tokenizer=tokenizer(HERMES))
-    assert found.columns.keys == {"messages_column": "messages", "tools_column": "tools"}
+    assert found.columns.keys == {"row_format": "messages"}
     domain = Domain(name="chats", path=str(path), validation=0.2, **found.columns.keys)
     first, _ = next(read_documents(domain))
     assert first.tools == (TOOL,)

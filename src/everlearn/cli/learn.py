@@ -48,6 +48,9 @@ def command(
     target_column: Annotated[str | None, typer.Option(help="Column with the answer, for text-to-text.")] = None,
     messages_column: Annotated[str | None, typer.Option(help="Column with a chat, a list of messages.")] = None,
     tools_column: Annotated[str | None, typer.Option(help="Column with the tools that a chat may call.")] = None,
+    row_format: Annotated[
+        str | None, typer.Option(help="Kind of the rows, in place of columns: alpaca, dolly, sharegpt, …")
+    ] = None,
     end_task: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +77,7 @@ def command(
         "target_column": target_column,
         "messages_column": messages_column,
         "tools_column": tools_column,
+        "row_format": row_format,
     }
     new: dict[str, Any]
     if (domain is None) == (more is None):

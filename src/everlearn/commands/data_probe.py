@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from everlearn.config.addresses import located
-from everlearn.data.chats import ChatFormat
+from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.columns import Columns, choose_columns, first_rows, text_columns
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.tokenize import Kind
 
 UNREAD = 20
 """Minimum mean number of characters with which a column besides prompt and answer counts as text, not as an id."""
@@ -49,8 +50,8 @@ class Probe:
         longest: characters of the example that one in twenty exceeds, prompt and answer together.
         sample: the first documents, prompt and answer joined.
         held_out: the text that is held out by default; None for a large corpus.
-        unread: columns of text beside a prompt and its answer.
-        glued: whether there is no white space between a prompt and its answer.
+        unread: columns of text beside those of prompts and answers.
+        glued: whether there is no white space between a prompt and its answer, which are joined as they are.
     """
 
     path: str
@@ -72,7 +73,12 @@ class Probe:
 
 
 def probe(
-    path: str, key: str, task: str | None = None, learner: str | None = None, tokenizer: Any | None = None
+    path: str,
+    key: str,
+    task: str | None = None,
+    learner: str | None = None,
+    tokenizer: Any | None = None,
+    kind: Kind = "decoder",
 ) -> Probe:
     """Choose the columns of a corpus to read, and measure its size, from its first documents.
 
@@ -83,6 +89,7 @@ def probe(
         learner: subject of error messages, such as "An encoder-decoder model", if the model can only learn prompts and
             answers; None for other models.
         tokenizer: the model's tokenizer, whose template formats chats.
+        kind: kind of the model.
 
     Raises:
         ModelError: the corpus consists of chats, and the tokenizer has no chat template.
@@ -92,16 +99,17 @@ def probe(
     place = located(path, key)
     looked_at = first_rows(place, key)
     columns = choose_columns(looked_at, path, task, learner)
-    text, target = columns.text_column, columns.target_column
     corpus = Corpus(path=place, **columns._asdict())
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
     documents, text_bytes, complete = 0, 0, not corpus.on_hub
     sizes: list[int] = []
     sample: list[str] = []
-    chats = None if tokenizer is None or columns.messages_column is None else ChatFormat(tokenizer)
+    chats = ChatFormat(tokenizer) if tokenizer is not None and uses_template(corpus, tokenizer, kind) else None
+    apart = False
     for document, _ in read_documents(corpus):
         whole = document.whole if chats is None else chats.text(document.messages, document.tools)
+        apart = apart or _apart(document.text, document.target)
         documents += 1
         text_bytes += len(whole.encode())
         sizes.append(len(whole))
@@ -111,8 +119,9 @@ def probe(
             complete = False
             break
     longest = sorted(sizes)[int(0.95 * len(sizes))]
-    unread = text_columns(looked_at, UNREAD) - {text, target} if target is not None else set()
-    glued = target is not None and not any(_apart(row.get(text), row.get(target)) for row in looked_at)
+    examples = columns.answers and columns.messages_column is None
+    unread = text_columns(looked_at, UNREAD) - {*corpus.columns, *corpus.optional} if examples else set()
+    glued = examples and chats is None and not (apart or (corpus.form is not None and corpus.form.written))
     held_out = _held_out(corpus) if complete and text_bytes <= SMALL else None
     rest = tuple(sorted(unread))
     return Probe(path, columns, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued)
@@ -124,6 +133,6 @@ def _held_out(corpus: Corpus) -> tuple[str, ...]:
     return tuple(document.whole for document, held in OwnHeldOut(corpus, HELD_OUT).parted(documents) if held)
 
 
-def _apart(prompt: Any, answer: Any) -> bool:
+def _apart(prompt: str, answer: str | None) -> bool:
     """Return whether white space separates a prompt from its answer."""
-    return bool(re.search(r"\s$", str(prompt or ""))) or bool(re.match(r"\s", str(answer or "")))
+    return prompt[-1:].isspace() or (answer or "")[:1].isspace()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from everlearn.config.recipe import Recipe
-from everlearn.data.chats import ChatFormat
+from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import Skipped, check_apart, local_files, read_documents
 from everlearn.data.held_out import OwnHeldOut
@@ -135,7 +135,7 @@ class _Reader:
         self._near, self._keys = NearDuplicates(), set[int]()
         self._own = OwnHeldOut(corpus, corpus.held_out_share)
         self._lengths: list[int] = []
-        self._chats = ChatFormat(format_.tokenizer) if corpus.messages_column is not None else None
+        self._chats = ChatFormat(format_.tokenizer) if uses_template(corpus, format_.tokenizer, format_.kind) else None
         self._train, self._held_out = _Drawn(corpus.name), _Drawn(f"{corpus.name}/held out")
         self._bytes = {"train": 0, "validation": 0}
 

@@ -160,11 +160,11 @@ def _probes(
     _check_names(domains)
     alone = model is not None and model.kind == "encoder-decoder"
     learner = "An encoder-decoder model" if alone else None
-    tokenizer = None if model is None else model.tokenizer
-    probes = {name: probe(path, f"--domain {name}", task, learner, tokenizer) for name, path in domains.items()}
+    known = () if model is None else (model.tokenizer, model.kind)
+    probes = {name: probe(path, f"--domain {name}", task, learner, *known) for name, path in domains.items()}
     if general is None:
         return probes, None
-    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner, tokenizer)
+    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner, *known)
 
 
 def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, examples: bool) -> list[dict[str, Any]]:
@@ -194,11 +194,13 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
                 "prompt with a line end, or begin each answer with a space."
             )
         if probe.unread:
+            keys = " and ".join(f"`{key}: {value}`" for key, value in probe.columns.keys.items())
             recipe.notes.append(
-                f"'{name}': '{probe.columns.text_column}' is read as the prompt and '{probe.columns.target_column}' as "
-                f"the answer, and not read is {', '.join(map(repr, probe.unread))}. Join what a prompt needs into one "
-                "column."
+                f"'{name}': the columns of {keys} are read, and not read is {', '.join(map(repr, probe.unread))}. Join "
+                "what a prompt needs into one column."
             )
+        if probe.columns.form is not None and probe.columns.form.note:
+            recipe.notes.append(f"'{name}': {probe.columns.form.note}")
     return listed
 
 

@@ -206,7 +206,7 @@ class Recipe(Options):
     """Name of a method, a mapping of `name` and options, or a list of methods to combine."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
     """The training objective; by default that of the kind of model. In a domain with answers (`target_column`,
-    `messages_column`) the loss is computed over the answers only, with every objective."""
+    `messages_column`, `row_format`) the loss is computed over the answers only, with every objective."""
     general: General | None = None
     """General text: its drift is measured, and `replay` can mix it in."""
     end_tasks: Annotated[tuple[SerializeAsAny[TaskConfig], ...], BeforeValidator(_tasks)] = ()

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everlearn.data.blocks import hash_of
+from everlearn.data.corpus import Corpus
 from everlearn.data.messages import ASSISTANT, Message
+from everlearn.data.tokenize import Kind
 from everlearn.errors import DataError, ModelError, first_line
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ class ChatFrame(NamedTuple):
     end: int
 
 
+def uses_template(corpus: Corpus, tokenizer: Any, kind: Kind) -> bool:
+    """Return whether the rows of a corpus are written by the tokenizer's chat template.
+
+    Chats always are. Rows with a prompt and its answer (`row_format`) are if the tokenizer has a template and the model
+    is a decoder.
+    """
+    if corpus.form is None or corpus.form.chat:
+        return corpus.messages_column is not None or corpus.form is not None
+    return kind == "decoder" and bool(getattr(tokenizer, "chat_template", None))
+
+
 class ChatFormat:
     """Converter from chats to token ids, with a mark on those that are learnt.
 
@@ -59,11 +72,11 @@ class ChatFormat:
         template: Any = getattr(tokenizer, "chat_template", None)
         if not template:
             raise ModelError(
-                "The tokenizer has no chat template, which `messages_column` needs. Use the tokenizer of an instruct "
+                "The tokenizer has no chat template, which chats need. Use the tokenizer of an instruct "
                 "model (`model.tokenizer`), or write prompts and answers into two columns (`target_column`)."
             )
         if not tokenizer.is_fast:
-            raise ModelError("`messages_column` needs a fast tokenizer, which knows where in a text its tokens are.")
+            raise ModelError("Chats need a fast tokenizer, which knows where in a text its tokens are.")
         self.tokenizer = tokenizer
         added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self.special_ids = frozenset(added)

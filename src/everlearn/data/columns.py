@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
-from everlearn.data.readers import format_of, read_parquet, read_rows, resolve_files
-from everlearn.data.text_files import Limits
+from everlearn.data.readers import read_rows, resolve_files, stored_columns
+from everlearn.data.row_formats import PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat
 from everlearn.errors import DataError
 
-TEXT_COLUMNS = ("text", "content", "body", "document", "article", "abstract", "review", "passage")
-"""Usual names of a text column; the first that exists is used."""
-PAIRS = (
-    ("prompt", "completion"),
-    ("prompt", "response"),
-    ("prompt", "answer"),
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("question", "answer"),
-    ("query", "response"),
-    ("query", "answer"),
-    ("input", "output"),
-    ("input", "target"),
-    ("inputs", "targets"),
-    ("source", "target"),
-    ("context", "continuation"),
-)
-"""Usual names of columns of prompts and answers; the first pair that exists is used."""
 LOOKED_AT = 50
 """Number of rows that are examined."""
-
-
-CHATS = ("messages", "conversations", "conversation")
-"""Usual names of a column of chats; another column is used if none of these exists."""
-TOOLS = "tools"
-"""Name of a column with the tools of a chat."""
-PREFERENCES = ("chosen", "rejected")
-"""Columns of preference data; they hold chats too, but not all of them are to be learnt."""
 
 
 class Columns(NamedTuple):
@@ -50,15 +23,23 @@ class Columns(NamedTuple):
     target_column: str | None = None
     messages_column: str | None = None
     tools_column: str | None = None
+    row_format: str | None = None
 
     @property
     def answers(self) -> bool:
         """Return whether only answers, or the assistant's messages of a chat, are learnt."""
-        return self.target_column is not None or self.messages_column is not None
+        return any(key is not None for key in (self.target_column, self.messages_column, self.row_format))
+
+    @property
+    def form(self) -> RowFormat | None:
+        """The kind of the rows, if it is one by name."""
+        return None if self.row_format is None else ROW_FORMATS[self.row_format]
 
     @property
     def keys(self) -> dict[str, str]:
         """The keys that a recipe must name."""
+        if self.row_format is not None:
+            return {"row_format": self.row_format}
         if self.messages_column is not None:
             tools = {} if self.tools_column is None else {"tools_column": self.tools_column}
             return {"messages_column": self.messages_column, **tools}
@@ -81,11 +62,13 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
     if not rows:  # the reader reports that it is empty
         return Corpus(path=path)
     columns = choose_columns(rows, path, None)
-    text, target, chats, _ = columns
     if columns.answers:
-        what = f"chats ('{chats}')" if chats is not None else f"prompts ('{text}') and answers ('{target}')"
-        raise DataError(f"`{key}`: {path} holds {what}, and plain text is needed here. Name another file, or {remedy}.")
-    return Corpus(path=path, text_column=text)
+        what = ", ".join(f"`{name}: {value}`" for name, value in columns.keys.items())
+        raise DataError(
+            f"`{key}`: {path} holds answers to prompts ({what}), and plain text is needed here. Name another file, or "
+            f"{remedy}."
+        )
+    return Corpus(path=path, text_column=columns.text_column)
 
 
 def choose_columns(
@@ -110,8 +93,12 @@ def choose_columns(
     pair = next(((by_case[a], by_case[b]) for a, b in PAIRS if a in by_case and b in by_case), None)
     text = next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    chats = next((name for name in sorted(names, key=lambda name: name not in CHATS) if _chats(rows, name)), None)
-    if chats and pair is None and learner is None and (task == "sft" or (task is None and text is None)):
+    chats = next((name for name in names if _chats(rows, name)), None)
+    wanted = task == "sft" or (task is None and text is None)
+    forms = [form for form in ROW_FORMATS.values() if learner is None or not form.chat]
+    if wanted and (form := next((form for form in forms if _holds(rows, form, columns)), None)):
+        return Columns("text", row_format=form.name)
+    if wanted and chats and pair is None and learner is None:
         return Columns("text", None, chats, TOOLS if any(row.get(TOOLS) for row in rows) else None)
     if text is None and pair is None:
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
@@ -129,7 +116,7 @@ def choose_columns(
             f"{needs} prompts and answers, but the columns of {path} are {shown}. Rename two of them to 'prompt' and "
             f"'answer', or {instead}."
         )
-    if task != "pretrain" and pair is not None and (task == "sft" or text is None):
+    if wanted and pair is not None:
         return Columns(*pair)
     if text is None and columns:
         text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
@@ -146,9 +133,19 @@ def choose_columns(
     return Columns(text)
 
 
+def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection[str]) -> bool:
+    """Return whether rows are of a kind: its columns hold text, or chats."""
+    names = {name for row in rows for name in row}
+    if form.unread and not names.issuperset(form.unread):
+        return False
+    if form.chat and _chats(rows, form.answer):
+        return True
+    return bool(form.prompt) and {form.prompt, form.answer} <= set(texts)
+
+
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Return whether a column holds chats: lists of messages, each with a role and a content."""
-    values = [row[name] for row in rows if row.get(name)] if name not in PREFERENCES else []
+    values = [row[name] for row in rows if row.get(name)]
     return bool(values) and all(isinstance(value, list) and all(map(_message, value)) for value in values)
 
 
@@ -183,12 +180,4 @@ def first_rows(path: str, key: str) -> list[Mapping[str, Any]]:
     if Corpus(path=path).on_hub:
         return list(islice(hub.load(Corpus(path=path, streaming=True)), LOOKED_AT))
     file = resolve_files(path, key)[0]
-    return [row.values for row in islice(read_rows(file, _names(file), gaps=True), LOOKED_AT)]
-
-
-def _names(file: Path) -> tuple[str, ...]:
-    """Return all columns of a file by name; a Parquet reader returns only the columns that it is asked for."""
-    if format_of(file) != ".parquet":
-        return ()
-    missing = ("",)  # a table that lacks a column gives one row that names those there are
-    return tuple(next(read_parquet(file, missing, 0, 0, Limits())).values)
+    return [row.values for row in islice(read_rows(file, stored_columns(file), gaps=True), LOOKED_AT)]

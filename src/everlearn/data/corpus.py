@@ -13,6 +13,7 @@ from everlearn.data.folders import SPLITS
 from everlearn.data.messages import Message
 from everlearn.data.readers import FORMATS
 from everlearn.data.remote import is_remote, without_query
+from everlearn.data.row_formats import ROW_FORMATS, RowFormat
 from everlearn.data.text_files import COMPRESSIONS, Limits
 from everlearn.data.text_template import columns_in, is_template, parts_of
 from everlearn.options import Options, slug
@@ -25,6 +26,7 @@ HANDED_DOWN = (
     "target_column",
     "messages_column",
     "tools_column",
+    "row_format",
     "keep_last",
     "documents",
     "streaming",
@@ -33,8 +35,12 @@ HANDED_DOWN = (
 """Keys that the sources of a domain inherit from it."""
 _PROMPTS = ("text_column", "target_column", "keep_last")
 _CHATS = ("messages_column", "tools_column")
-_FORMS = {"messages_column": (*_PROMPTS, "fill_in_middle"), "target_column": (*_CHATS, "fill_in_middle")}
-"""Key for chats or for prompts with answers → keys that have no effect together with it."""
+_FORMS = {
+    "messages_column": (*_PROMPTS, "row_format", "fill_in_middle"),
+    "target_column": (*_CHATS, "row_format", "fill_in_middle"),
+    "row_format": ("text_column", "target_column", *_CHATS, "fill_in_middle"),
+}
+"""Key for chats, for prompts with answers or for rows of a common kind → keys that have no effect beside it."""
 
 
 class Document(NamedTuple):
@@ -92,6 +98,10 @@ class Corpus(Reads):
     `value`). It is written by the tokenizer's chat template, and what the assistant says is learnt; for decoders."""
     tools_column: str | None = None
     """With `messages_column`: column with the tools that a chat may call, as a list of JSON schemas or as JSON text."""
+    row_format: Literal[tuple(ROW_FORMATS)] | None = None  # type: ignore[valid-type]
+    """Kind of the rows, in place of the names of columns: `alpaca`, `dolly`, `messages`, `sharegpt`, `question-answer`
+    and others. What is asked and answered is written by the tokenizer's chat template, or else by the published plain
+    template of the kind; only the answers are learnt."""
     keep_last: int = Field(default=0, ge=0)
     """With `target_column`: number of tokens at the end of a prompt that are kept if it is too long for a row; the
     tokens before them are cut. With 0 the end is cut."""
@@ -111,15 +121,27 @@ class Corpus(Reads):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
+        if self.form is not None:
+            return self.form.columns
         if self.messages_column is not None:
             return (self.messages_column, *([] if self.tools_column is None else [self.tools_column]))
         given = [column for column in (self.text_column, self.target_column) if column is not None]
         return tuple(dict.fromkeys(n for each in given for n in (columns_in(each) if is_template(each) else (each,))))
 
     @property
+    def optional(self) -> tuple[str, ...]:
+        """The columns that are read where they exist."""
+        return () if self.form is None else self.form.optional
+
+    @property
+    def form(self) -> RowFormat | None:
+        """The kind of the rows, if it is one by name."""
+        return None if self.row_format is None else ROW_FORMATS[self.row_format]
+
+    @property
     def answers(self) -> bool:
         """Return whether only a part of each document is learnt: an answer, or the assistant's messages."""
-        return self.target_column is not None or self.messages_column is not None
+        return any(key is not None for key in (self.target_column, self.messages_column, self.row_format))
 
     @property
     def beside_answers(self) -> bool:
@@ -139,6 +161,9 @@ class Corpus(Reads):
             raise ValueError("`messages_column` and `target_column` are two forms of answers: remove one of them")
         if self.answers and self.fill_in_middle:
             raise ValueError("`fill_in_middle` is for plain text, and this corpus has answers: remove it")
+        for key in _FORMS["row_format"] if self.row_format is not None else ():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"`{key}` has no effect beside `row_format`: remove one of them")
         if self.messages_column is not None and (self.text_column != "text" or self.keep_last):
             key = "keep_last" if self.keep_last else "text_column"
             raise ValueError(f"`{key}` has no effect beside `messages_column`: remove it")

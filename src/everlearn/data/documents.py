@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from everlearn import wording
 from everlearn.data import hub
 from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Corpus, Document, Domain
-from everlearn.data.messages import ASSISTANT, messages_in, tools_in
+from everlearn.data.messages import ASSISTANT, Message, messages_in, tools_in
 from everlearn.data.readers import read_rows, resolve_files
+from everlearn.data.rows import text_in
 from everlearn.data.text_template import filled, is_template
 from everlearn.errors import DataError
 from everlearn.files import digest
@@ -42,25 +44,18 @@ class Skipped:
         return "" if not self.rows else f"{wording.count(self.rows, 'row')} without text, the first at {self.first}"
 
 
-def _string(value: object, column: str, where: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise DataError(
-            f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({str(value)[:40]})."
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, which JSON can carry and UTF-8 cannot.
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
-
-
-def _document(values: Mapping[str, object], corpus: Corpus, where: str) -> Document | None:
+def _document(values: Mapping[str, Any], corpus: Corpus, where: str) -> Document | None:
     """Return the document in a row; None when it is blank."""
+    form = corpus.form
+    if form is not None and not form.chat:
+        prompt, answer = form.example(values, where)
+        return Document(prompt, answer, form.messages(values, where)) if answer else None
+    if form is not None:
+        return _chat(form.messages(values, where), form.tools(values, where))
     if corpus.messages_column is not None:
-        return _chat(corpus, corpus.messages_column, values, where)
+        messages = messages_in(values[corpus.messages_column], corpus.messages_column, where)
+        tools = corpus.tools_column
+        return _chat(messages, () if tools is None else tools_in(values[tools], tools, where))
     text = _text(values, corpus.text_column, where)
     if corpus.target_column is None:
         return Document(text) if text.strip() else None
@@ -70,13 +65,11 @@ def _document(values: Mapping[str, object], corpus: Corpus, where: str) -> Docum
 
 def _text(values: Mapping[str, object], column: str, where: str) -> str:
     """Return the text in a column, or that of a template."""
-    return _string(filled(column, values, where) if is_template(column) else values[column], column, where)
+    return text_in(filled(column, values, where) if is_template(column) else values[column], column, where)
 
 
-def _chat(corpus: Corpus, column: str, values: Mapping[str, object], where: str) -> Document | None:
-    """Return the chat in a row; None when the assistant says nothing."""
-    messages = messages_in(values[column], column, where)
-    tools = () if corpus.tools_column is None else tools_in(values[corpus.tools_column], corpus.tools_column, where)
+def _chat(messages: tuple[Message, ...], tools: tuple[dict[str, Any], ...]) -> Document | None:
+    """Return a chat as a document; None when the assistant says nothing."""
     said = ["\n".join(each.said for each in messages if (each.role == ASSISTANT) is own) for own in (False, True)]
     return Document(said[0], said[1], messages, tools) if said[1].strip() else None
 
@@ -89,7 +82,8 @@ def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping
     first, row, offset = (int(position.get(key, 0)) for key in ("file", "row", "offset"))
     whole = corpus.documents == "file"
     for index in range(first, len(files)):
-        for found in read_rows(files[index], corpus.columns, row, offset, whole, limits=corpus.limits, gaps=True):
+        wanted = (corpus.columns, row, offset, whole)
+        for found in read_rows(files[index], *wanted, optional=corpus.optional, limits=corpus.limits, gaps=True):
             behind = {"file": index, "row": found.next_row, "offset": found.next_offset}
             yield found.values, found.where, behind
         row = offset = 0
@@ -221,6 +215,8 @@ def corpus_fingerprint(corpus: Corpus) -> str:
     # Options with their default value are left out, so that the fingerprint does not change when an option is added.
     others = ("messages_column", "tools_column", "keep_last", "fill_in_middle")
     settings |= {key: getattr(corpus, key) for key in others if getattr(corpus, key)}
+    if corpus.form is not None:
+        settings["row_format"] = asdict(corpus.form)
     if corpus.on_hub:
         return hash_of(settings, corpus.path, corpus.subset, corpus.split, corpus.revision, *hub.version(corpus))
     contents = []

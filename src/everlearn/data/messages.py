@@ -50,11 +50,12 @@ class Message(NamedTuple):
         return "\n".join([*([self.content] if self.content else []), *map(_json, self.calls)])
 
 
-def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
+def messages_in(value: Any, column: str, where: str, key: str = "messages_column") -> tuple[Message, ...]:
     """Return the messages in a column of a row; none for a row without a chat.
 
     Messages are mappings with `role` and `content`, or with `from` and `value` (ShareGPT). A content may be a list of
-    parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON.
+    parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON. Errors name the
+    recipe's `key`.
 
     Raises:
         DataError: the column holds something else.
@@ -63,7 +64,7 @@ def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
         return ()
     wrong = _Wrong(
         where,
-        f"column '{column}' (`messages_column`)",
+        f"column '{column}' (`{key}`)",
         'Write each chat as a list: [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}].',
     )
     if not isinstance(value, list | tuple):
@@ -72,7 +73,7 @@ def messages_in(value: Any, column: str, where: str) -> tuple[Message, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def tools_in(value: Any, column: str, where: str) -> tuple[dict[str, Any], ...]:
+def tools_in(value: Any, column: str, where: str, key: str = "tools_column") -> tuple[dict[str, Any], ...]:
     """Return the tools in a column of a row, as templates read them; none for a row without tools.
 
     Tools are a list, or JSON of a list, of `{"type": "function", "function": {"name": …, "parameters": …}}` or of the
@@ -83,7 +84,7 @@ def tools_in(value: Any, column: str, where: str) -> tuple[dict[str, Any], ...]:
     """
     wrong = _Wrong(
         where,
-        f"column '{column}' (`tools_column`)",
+        f"column '{column}' (`{key}`)",
         'Write tools as a list: [{"type": "function", "function": {"name": "…", "parameters": {…}}}].',
     )
     listed = _parsed(value, wrong) if isinstance(value, str) and value.strip() else _without_none(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from everlearn.data.blocks import Block
-from everlearn.data.chats import ChatFormat
+from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.corpus import Corpus, Document
 from everlearn.data.fill_in_middle import FillInMiddle
 from everlearn.data.tokenize import Encoder, Kind
@@ -386,10 +386,15 @@ def packer_of(
     corpus: Corpus, encoder: Encoder, block_size: int, *, target_size: int | None = None, where: str = "The corpus"
 ) -> Packer:
     """Make the packer of a corpus; see :func:`make_packer`."""
-    for key in ("messages_column", "fill_in_middle"):
-        if getattr(corpus, key) and encoder.kind != "decoder":
-            raise DataError(f"{where} has `{key}`, which only a decoder learns, and this is an {encoder.kind}.")
-    if corpus.messages_column is not None:
+    chats = uses_template(corpus, encoder.tokenizer, encoder.kind)
+    if (chats or corpus.fill_in_middle) and encoder.kind != "decoder":
+        key = "fill_in_middle" if not chats else "messages_column" if corpus.form is None else "row_format"
+        raise DataError(
+            f"{where} has `{key}: {getattr(corpus, key)}`, which only a decoder learns, and this is an {encoder.kind}."
+        )
+    if chats and corpus.keep_last:
+        raise DataError(f"{where}: `keep_last` has no effect on rows that a chat template writes: remove it.")
+    if chats:
         return ChatPacker(encoder, block_size)
     return make_packer(
         encoder,
@@ -405,7 +410,7 @@ def packer_of(
 
 def version_of(encoder: Encoder, corpus: Corpus) -> tuple[str, ...]:
     """Return further parts of a fingerprint: how rows are packed and how chats are formatted."""
-    if corpus.messages_column is not None:
+    if uses_template(corpus, encoder.tokenizer, encoder.kind):
         return (ChatFormat(encoder.tokenizer).fingerprint,)
     if corpus.beside_answers:
         return ("labelled",)

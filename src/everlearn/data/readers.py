@@ -16,6 +16,7 @@ from everlearn.data.arrow_rows import read_arrow, read_parquet
 from everlearn.data.folders import SPLITS, inside
 from everlearn.data.json_rows import read_json, read_jsonl
 from everlearn.data.remote import fetched, is_remote
+from everlearn.data.row_formats import format_with
 from everlearn.data.rows import Reader, Row, refuse_repeated
 from everlearn.data.text_files import COMPRESSIONS, PACKED_INSIDE, Limits, lines, too_long
 from everlearn.data.whole_files import CODE, WHOLE, read_whole
@@ -182,6 +183,7 @@ def read_rows(
     offset: int = 0,
     whole: bool = False,
     *,
+    optional: Sequence[str] = (),
     limits: Limits | None = None,
     gaps: bool = False,
 ) -> Iterator[Row]:
@@ -193,6 +195,7 @@ def read_rows(
         row: index of the first row to read, the ``next_row`` of a previous :class:`Row`.
         offset: byte offset of that row, the ``next_offset`` of a previous :class:`Row`.
         whole: a text file is one row, not one a line.
+        optional: columns that are read as well if the file has them.
         limits: maximum size of a row and of a decompressed file.
         gaps: a row may lack a column, which is None there; a file may not.
 
@@ -203,7 +206,9 @@ def read_rows(
     reader = read_whole if whole and FORMATS[suffix] is read_txt else FORMATS[suffix]
     unseen = set(columns) if row == 0 else set()
     first = None
-    for count, found in enumerate(reader(path, columns, row, offset, limits or Limits()), 1):
+    stored = stored_columns(path) if optional else ()
+    wanted = (*columns, *(column for column in optional if column in stored))
+    for count, found in enumerate(reader(path, wanted, row, offset, limits or Limits()), 1):
         missing = [column for column in columns if column not in found.values]
         if missing and (not gaps or FORMATS[suffix] not in (read_jsonl, read_json)):
             raise _no_column(found, missing[0])
@@ -217,15 +222,13 @@ def read_rows(
         raise _no_column(first, next(column for column in columns if column in unseen))
 
 
-_SHAPES = {
-    ("chosen", "rejected"): "Preferences are learnt in a trainer of TRL, which `everlearn.protect` protects.",
-    ("messages",): "These are chats: set `messages_column: messages`.",
-    ("conversations",): "These are chats: set `messages_column: conversations`.",
-    ("instruction", "input", "output"): (
-        'For prompts with answers set `text_column: "{instruction}\\n{input}\\n"` and `target_column: output`.'
-    ),
-}
-"""Columns by which a common kind of row is known, and what to do with it."""
+def stored_columns(path: Path) -> tuple[str, ...]:
+    """Return the columns of a file whose reader returns only those that are asked for; none for other formats."""
+    reader = FORMATS[format_of(path) or ""]
+    if reader not in (read_parquet, read_arrow):
+        return ()
+    missing = ("",)  # a table that lacks a column gives one row that names those there are
+    return tuple(row.values if (row := next(reader(path, missing, 0, 0, Limits()), None)) is not None else ())
 
 
 def _no_column(row: Row, column: str) -> DataError:
@@ -233,5 +236,14 @@ def _no_column(row: Row, column: str) -> DataError:
     there = ", ".join(f"'{name}'" for name in names[:20]) + (" …" if len(names) > 20 else "") or "none"
     hint = did_you_mean(column, row.values) if len(row.values) > 1 else ""
     nearest = hint if "Did you mean" in hint else ""
-    advice = next((f" {text}" for names, text in _SHAPES.items() if row.values.keys() >= set(names)), "")
-    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{advice or nearest}")
+    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{_advice(row, column) or nearest}")
+
+
+def _advice(row: Row, column: str) -> str:
+    """Return how the rows are read, if their columns tell: values inside of a column, or a kind with a name."""
+    if column.split(".")[0] in row.values:
+        return f" To read a value inside a column, name it in braces: `{{{column}}}`."
+    form = format_with(row.values)
+    if form is None:
+        return ""
+    return f" Such rows are read by `row_format: {form.name}`.{f' {form.note}' if form.note else ''}"

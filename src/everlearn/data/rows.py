@@ -1,4 +1,4 @@
-"""Define the row that every reader yields, with the position of the next one."""
+"""Define the row that every reader yields, with the position of the next one, and what a column of it may hold."""
 
 from __future__ import annotations
 
@@ -29,3 +29,35 @@ def refuse_repeated(path: Path, names: Sequence[str], columns: Sequence[str]) ->
     for column in columns:
         if (count := list(names).count(column)) > 1:
             raise DataError(f"{path} has the column '{column}' {count} times; rename or remove all but one.")
+
+
+def text_in(value: object, column: str, where: str) -> str:
+    """Return the text in a column of a row; "" for null.
+
+    Raises:
+        DataError: it is no text.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        inner = _text_inside(value)
+        raise DataError(
+            f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({str(value)[:40]})."
+            + (f" Name a text inside it, in braces: `{{{column}.{inner}}}`." if inner else "")
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which JSON can carry and UTF-8 cannot.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def _text_inside(value: object) -> str | None:
+    """Return the dotted name of the first text inside a mapping; None if there is none."""
+    for name, inner in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(inner, str):
+            return str(name)
+        if (rest := _text_inside(inner)) is not None:
+            return f"{name}.{rest}"
+    return None

@@ -20,6 +20,7 @@ from everlearn.comparison.during_training import inside_stages
 from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
+from everlearn.data.chats import uses_template
 from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
@@ -32,9 +33,11 @@ from everlearn.grid.compute import Effort
 from everlearn.grid.runs import Job, RunFactory
 from everlearn.learner import ContinualLearner
 from everlearn.methods.engine.protection import costs_of
+from everlearn.model.loading import load_skeleton
 from everlearn.predictors import Checkpoint
 from everlearn.run.collect_results import Outcome
 from everlearn.run.folder import RunFolder
+from everlearn.run.open_run import OpenRun
 from everlearn.tasks.choice import Choice
 from everlearn.tasks.generation import Generation
 from everlearn.tasks.labelled import EndTask, read_end_task
@@ -69,7 +72,7 @@ def cumulative(factory: RunFactory, job: Job, place: Path) -> Made:
             so_far = whole.changed(domains=[each.model_dump(mode="json") for each in before], end_tasks=[])
             name = f"pool-corpus-{hash_of(*(each.name for each in before))[:8]}"
             corpus = _pool_of(factory, job, so_far, name)
-            held_out = _held_out(factory, job, domain)
+            held_out = _held_out(factory, job, domain, "messages_column" in corpus)
             own = domain.train | {"max_steps": alone.steps(domain.name)}
             learnt.append(corpus | {"name": domain.name, "validation": held_out, "train": own})
     return _streamed(factory.finish(job, whole.changed(domains=[domains[0], *learnt])))
@@ -255,19 +258,21 @@ def _examples(folder: RunFolder, row: int) -> dict[str, int]:
 
 def _pool_of(factory: RunFactory, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
     """Return all domains of a recipe as one corpus."""
-    chats = {part.messages_column is not None for domain in recipe.domains for part in domain.parts}
+    setting = OpenRun(recipe).setting(load_skeleton(recipe.model))
+    parts = [part for domain in recipe.domains for part in domain.parts]
+    chats = {uses_template(part, setting.tokenizer, setting.kind) for part in parts}
     if len(chats) > 1:
         raise RunError("Chats and other text cannot be pooled into one corpus. Leave this row out (`--methods`).")
-    answers = any(domain.target_column for domain in recipe.domains)
-    last = max(part.keep_last for domain in recipe.domains for part in domain.parts)
+    answers = any(domain.answers for domain in recipe.domains)
+    last = max(part.keep_last for part in parts)
     with factory.waiting_for(factory.runs, "writes the corpus of all domains"):  # cells of all seeds share it
-        text = pooled(recipe, factory.shared(job, name))
+        text = pooled(recipe, factory.shared(job, name), True in chats)
     if True in chats:
         return {"path": str(text), "messages_column": "messages", "tools_column": "tools"}
     return {"path": str(text), **({"target_column": "target", "keep_last": last} if answers else {})}
 
 
-def _held_out(factory: RunFactory, job: Job, domain: Domain) -> str | None:
+def _held_out(factory: RunFactory, job: Job, domain: Domain, chats: bool) -> str | None:
     """Write a domain's held-out text to a file of its own, for a domain with more text; None if there is none."""
     if domain.validation is None:
         return None
@@ -275,18 +280,18 @@ def _held_out(factory: RunFactory, job: Job, domain: Domain) -> str | None:
     with factory.waiting_for(factory.runs, "writes held-out text"):
         if files.damage(folder) is not None:
             with files.new_folder(folder) as made:
-                _write(made / _DOCUMENTS, _documents(domain, held_out=True))
+                _write(made / _DOCUMENTS, _documents(domain, held_out=True), chats)
     return str(folder / _DOCUMENTS)
 
 
-def pooled(recipe: Recipe, folder: Path) -> Path:
+def pooled(recipe: Recipe, folder: Path, chats: bool = False) -> Path:
     """Write one file with every training document of every domain, unordered, since training shuffles its rows.
 
     The weights of a domain's sources are ignored: every document occurs once.
     """
     if files.damage(folder) is not None:
         with files.new_folder(folder) as made:
-            _write(made / _DOCUMENTS, _each_once(recipe))
+            _write(made / _DOCUMENTS, _each_once(recipe), chats)
     return folder / _DOCUMENTS
 
 
@@ -315,11 +320,11 @@ def _documents(domain: Domain, held_out: bool = False) -> Iterator[Document]:
                 yield document
 
 
-def _write(file: Path, documents: Iterable[Document]) -> None:
+def _write(file: Path, documents: Iterable[Document], chats: bool) -> None:
     with file.open("w", encoding="utf-8") as out:
         for document in documents:
             row: dict[str, Any] = {"text": document.text}
-            if document.messages:
+            if chats:
                 messages = [message.as_dict() for message in document.messages]
                 row = {"messages": messages, "tools": list(document.tools) or None}
             elif document.target is not None:

@@ -44,6 +44,8 @@ Task: TypeAlias = "TaskConfig | Mapping[str, Any]"
 
 FOLDER = "from-python"
 """Folder of the cache for texts that were passed in memory."""
+NAMED = ("text_column", "target_column", "messages_column", "tools_column", "row_format")
+"""Recipe keys that name the columns of a domain."""
 
 
 def recipe(
@@ -185,8 +187,7 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     Raises:
         DataError: there are no texts, or no such columns.
     """
-    named = ("text_column", "target_column", "messages_column", "tools_column")
-    columns = Corpus(path=name, **{key: keys[key] for key in named if keys.get(key) is not None}).columns
+    corpus = Corpus(path=name, **{key: keys[key] for key in NAMED if keys.get(key) is not None})
     folder = cache_folder(cache) / FOLDER
     check_place("data.cache", folder, folder=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,8 +195,7 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     content = hashlib.blake2b(digest_size=16)
     try:
         with files.writing(partial), partial.open("wb") as out:
-            chats = keys.get("messages_column") is not None
-            for row in islice(_rows(texts, f"'{name}'", columns, chats), keys.get("max_documents")):
+            for row in islice(_rows(texts, f"'{name}'", corpus), keys.get("max_documents")):
                 line = json.dumps(row, ensure_ascii=True).encode() + b"\n"
                 content.update(line)
                 out.write(line)
@@ -207,8 +207,10 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
     return place.resolve()
 
 
-def _rows(texts: Any, what: str, columns: Sequence[str], chats: bool) -> Iterator[dict[str, Any]]:
-    """Yield a mapping of the named columns for each row; a text, or a chat, is a row with one column."""
+def _rows(texts: Any, what: str, corpus: Corpus) -> Iterator[dict[str, Any]]:
+    """Yield a mapping of the columns of a corpus for each row; a text, or a chat, is a row with one column."""
+    columns = corpus.columns
+    chats = corpus.messages_column is not None or (corpus.form is not None and corpus.form.chat)
     if _split_by_name(texts):
         _refuse_splits(texts, what)
     if isinstance(texts, str) or not (_data_set(texts) or isinstance(texts, Iterable)):
@@ -218,10 +220,10 @@ def _rows(texts: Any, what: str, columns: Sequence[str], chats: bool) -> Iterato
             for column in columns:
                 if column not in row:
                     raise DataError(
-                        f"Row {number} of {what} has no column '{column}' (`text_column`, `target_column`, "
-                        f"`messages_column`, `tools_column`).{did_you_mean(column, row)}"
+                        f"Row {number} of {what} has no column '{column}' ({', '.join(f'`{key}`' for key in NAMED)})."
+                        f"{did_you_mean(column, row)}"
                     )
-            yield {column: row[column] for column in columns}
+            yield {column: row[column] for column in (*columns, *corpus.optional) if column in row}
         elif not isinstance(row, list | tuple if chats else str):
             wanted = "a chat (a list of messages)" if chats else "a text"
             raise DataError(f"Item {number} of {what} must be {wanted} or a mapping of columns; it is {_shown(row)}.")

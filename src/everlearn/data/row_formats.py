@@ -1,0 +1,189 @@
+"""Rows that are known by the names of their columns: chats, instructions, prompts with answers, preferences.
+
+A recipe names one of them in `row_format`. Readers, `everlearn init` and error messages share this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everlearn.data.messages import ASSISTANT, Message, messages_in, tools_in
+from everlearn.data.rows import text_in
+from everlearn.errors import DataError
+
+TEXT_COLUMNS = ("text", "content", "body", "document", "article", "abstract", "review", "passage")
+"""Usual names of a text column; the first that exists is used."""
+TOOLS = "tools"
+"""Column with the tools of a chat."""
+SYSTEM = ("system", "system_prompt")
+"""Columns with the system message of a row; the first that is not empty is used."""
+_ALPACA = (
+    "Below is an instruction that describes a task{paired}. Write a response that appropriately completes the "
+    "request.\n\n### Instruction:\n{{prompt}}\n\n{given}### Response:{end}"
+)
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """A kind of row.
+
+    Attributes:
+        name: name in a recipe.
+        answer: column with the answer, or with a chat of which the assistant's messages are learnt.
+        prompt: column with what is asked; "" if the answer's column holds all of the chat.
+        context: column with what the prompt is about, which rows may leave empty or lack; "" if there is none.
+        plain: the prompt where no chat template writes it.
+        plain_with_context: the same for a row with a context.
+        before_answer: what stands before the answer where no chat template writes it.
+        chat: whether a chat template always writes the rows.
+        unread: columns by which the rows are known too, and which are not read.
+        note: what a user should know of them.
+    """
+
+    name: str
+    answer: str
+    prompt: str = ""
+    context: str = ""
+    plain: str = "{prompt}"
+    plain_with_context: str = ""
+    before_answer: str = ""
+    chat: bool = False
+    unread: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that every file must have."""
+        return (self.answer,) if self.chat else (self.prompt, self.answer)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The columns that are read where they exist."""
+        own = (self.prompt, TOOLS) if self.chat else (self.context,)
+        return (*filter(None, own), *SYSTEM)
+
+    @property
+    def written(self) -> bool:
+        """Return whether a template separates an answer from what is asked, with or without a chat template."""
+        return self.chat or not self.plain.endswith("{prompt}")
+
+    def messages(self, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+        """Return a row as a chat; none if it has no answer.
+
+        Raises:
+            DataError: a column holds something else, or nothing is asked.
+        """
+        said = self._said(self.answer, ASSISTANT, values, where)
+        if said and self.prompt and not any(message.role == "user" for message in said):
+            asked = self._said(self.prompt, "user", values, where)
+            if not asked:
+                raise DataError(
+                    f"{where}: '{self.answer}' has no message of a user, and there is no '{self.prompt}' "
+                    f"(`row_format: {self.name}`). Put what is asked into the column '{self.prompt}'."
+                )
+            said = (*asked, *said)
+        system = self._system(values, where)
+        return (Message("system", system), *said) if system and said and said[0].role != "system" else said
+
+    def _said(self, column: str, role: str, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+        """Return the messages in a column, which holds a list of them or a text; the context follows a prompt."""
+        value = values.get(column)
+        if not self.prompt or (self.chat and not isinstance(value, str)):
+            return messages_in(value, column, where, "row_format")
+        columns = (column, self.context) if column == self.prompt else (column,)
+        texts = [text for each in columns if (text := text_in(values.get(each), each, where)).strip()]
+        return (Message(role, "\n".join(texts)),) if texts else ()
+
+    def tools(self, values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]:
+        """Return the tools of a chat.
+
+        Raises:
+            DataError: their column holds something else.
+        """
+        return tools_in(values.get(TOOLS), TOOLS, where, "row_format")
+
+    def example(self, values: Mapping[str, Any], where: str) -> tuple[str, str]:
+        """Return a row as a prompt and its answer, as they are written without a chat template.
+
+        Both are empty if one of the columns is.
+
+        Raises:
+            DataError: a column does not hold text.
+        """
+        prompt, context, answer = (
+            text_in(values.get(column), column, where) for column in (self.prompt, self.context, self.answer)
+        )
+        if not prompt.strip() or not answer.strip():
+            return "", ""
+        template = self.plain_with_context if context.strip() else self.plain
+        text, system = template.format(prompt=prompt, context=context), self._system(values, where)
+        return f"{system}\n\n{text}" if system else text, f"{self.before_answer}{answer}"
+
+    def _system(self, values: Mapping[str, Any], where: str) -> str:
+        """Return the system message that a row has in a column of its own."""
+        texts = (text_in(values.get(column), column, where) for column in SYSTEM)
+        return next((text for text in texts if text.strip()), "")
+
+
+ROW_FORMATS = {
+    each.name: each
+    for each in (
+        RowFormat(
+            "preference",
+            "chosen",
+            "prompt",
+            chat=True,
+            unread=("rejected",),
+            note=(
+                "Of preferences the chosen answers are learnt. To learn from the rejected ones too, train with one of "
+                "TRL's trainers, which `everlearn.protect` protects."
+            ),
+        ),
+        RowFormat("messages", "messages", chat=True),
+        RowFormat("sharegpt", "conversations", chat=True),
+        RowFormat(  # the prompts of github.com/tatsu-lab/stanford_alpaca, train.py
+            "alpaca",
+            "output",
+            "instruction",
+            "input",
+            plain=_ALPACA.format(paired="", given="", end=""),
+            plain_with_context=_ALPACA.format(
+                paired=", paired with an input that provides further context",
+                given="### Input:\n{context}\n\n",
+                end="",
+            ),
+        ),
+        RowFormat(  # those of github.com/databrickslabs/dolly, training/consts.py
+            "dolly",
+            "response",
+            "instruction",
+            "context",
+            plain=_ALPACA.format(paired="", given="", end="\n"),
+            plain_with_context=_ALPACA.format(paired="", given="Input:\n{context}\n\n", end="\n"),
+        ),
+        *(RowFormat(f"prompt-{answer}", answer, "prompt") for answer in ("completion", "response", "answer")),
+        *(  # as in the Language Model Evaluation Harness
+            RowFormat(f"{prompt}-{answer}", answer, prompt, plain="Question: {prompt}\nAnswer:", before_answer=" ")
+            for prompt in ("question", "query")
+            for answer in ("answer", "response")
+        ),
+    )
+}
+"""Name in a recipe → format, in the order in which they are looked for."""
+PAIRS = (
+    *((each.prompt, each.answer) for each in ROW_FORMATS.values() if not each.chat),
+    ("input", "output"),
+    ("input", "target"),
+    ("inputs", "targets"),
+    ("source", "target"),
+    ("context", "continuation"),
+)
+"""Usual names of columns of prompts and answers; the first pair that exists is used."""
+
+
+def format_with(columns: Iterable[str]) -> RowFormat | None:
+    """Return the format of rows with these columns; None if they have no common one."""
+    there = set(columns)
+    return next((each for each in ROW_FORMATS.values() if there.issuperset((*each.columns, *each.unread))), None)

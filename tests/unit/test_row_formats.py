@@ -1,0 +1,296 @@
+"""Rows of the common kinds, read by one key of the recipe."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from pyarrow import feather
+
+import tiny
+from cli_project import Project
+from everlearn.commands.data_probe import probe
+from everlearn.data.columns import choose_columns
+from everlearn.data.corpus import Corpus, Document, Domain
+from everlearn.data.documents import corpus_fingerprint, read_documents
+from everlearn.data.messages import Message
+from everlearn.data.packing import IGNORED, AnswerPacker, ChatPacker, PairPacker, packer_of
+from everlearn.data.prepare import prepare
+from everlearn.data.row_formats import ROW_FORMATS
+from everlearn.data.tokenize import Encoder
+from everlearn.errors import DataError, EverlearnError
+from everlearn.run import inputs
+
+TEMPLATE = (
+    "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
+BELOW = "Below is an instruction that describes a task"
+WRITE = "Write a response that appropriately completes the request."
+FURTHER = ", paired with an input that provides further context"
+ASKED = [{"role": "user", "content": "Add 1 and 2."}]
+CHAT = [*ASKED, {"role": "assistant", "content": "3"}]
+SHAREGPT = [{"from": "human", "value": "Add 1 and 2."}, {"from": "gpt", "value": "3"}]
+PAIR = {"prompt": "Add 1 and 2.", "chosen": "3", "rejected": "4"}
+LISTS = {"prompt": ASKED, "chosen": CHAT[1:], "rejected": CHAT[1:]}
+ROWS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "alpaca": (
+        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+        f"{BELOW}{FURTHER}. {WRITE}\n\n### Instruction:\nAdd.\n\n### Input:\n1 and 2\n\n### Response:|3",
+    ),
+    "dolly": (
+        {"instruction": "Add.", "context": "1 and 2", "response": "3", "category": "sums"},
+        f"{BELOW}. {WRITE}\n\n### Instruction:\nAdd.\n\nInput:\n1 and 2\n\n### Response:\n|3",
+    ),
+    "messages": ({"messages": CHAT}, None),
+    "sharegpt": ({"conversations": SHAREGPT, "id": "1"}, None),
+    "preference": (PAIR, None),
+    "prompt-completion": ({"prompt": "Add 1 and 2. ", "completion": "3"}, "Add 1 and 2. |3"),
+    "prompt-response": ({"prompt": "Add 1 and 2. ", "response": "3"}, "Add 1 and 2. |3"),
+    "prompt-answer": ({"prompt": "Add 1 and 2. ", "answer": "3"}, "Add 1 and 2. |3"),
+    "question-answer": ({"question": "What is 1 and 2?", "answer": "3"}, "Question: What is 1 and 2?\nAnswer:| 3"),
+    "question-response": ({"question": "What is it?", "response": "3"}, "Question: What is it?\nAnswer:| 3"),
+    "query-answer": ({"query": "What is 1 and 2?", "answer": "3"}, "Question: What is 1 and 2?\nAnswer:| 3"),
+    "query-response": ({"query": "What is 1 and 2?", "response": "3"}, "Question: What is 1 and 2?\nAnswer:| 3"),
+}
+"""Name → a row, and what is written without a chat template: the prompt, a bar, the answer."""
+
+
+def tokenizer(template: str | None = TEMPLATE) -> Any:
+    made = copy.deepcopy(tiny.tokenizer())
+    made.chat_template = template
+    return made
+
+
+def written(folder: Path, rows: list[dict[str, Any]], ending: str = "jsonl") -> str:
+    path = folder / f"rows.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif ending == "feather":
+        feather.write_feather(pa.Table.from_pylist(rows), str(path))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def documents(path: str, form: str) -> list[Document]:
+    return [document for document, _ in read_documents(Corpus(path=path, row_format=form))]
+
+
+def test_every_format_is_tried_here_and_in_the_table_of_the_docs() -> None:
+    assert set(ROWS) == set(ROW_FORMATS)
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    table = page.split("| `row_format` |")[1].split("\n\n")[0]
+    cells = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    assert {name for first, _ in cells for name in first.replace("`", "").strip().split(", ")} == set(ROW_FORMATS)
+    for first, columns in cells:
+        form = ROW_FORMATS[first.split("`")[1]]
+        named = {column.strip(" []") for column in columns.split(",")}
+        assert columns.strip() == "as named" or named >= {*form.columns, *filter(None, (form.prompt, form.context))}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "feather"])
+@pytest.mark.parametrize("form", ROWS)
+def test_rows_are_recognised_and_read(tmp_path: Path, form: str, ending: str) -> None:
+    row, plain = ROWS[form]
+    path = written(tmp_path, [row] * 3, ending)
+    found = probe(path, "--domain")
+    assert found.columns.keys == {"row_format": form}
+    assert not found.glued
+    document = documents(path, form)[2]
+    assert document.target == (plain or "|3").split("|")[1]
+    assert document.messages[-1] == Message("assistant", "3")
+    assert [message.role for message in document.messages] == ["user", "assistant"]
+    assert plain is None or f"{document.text}|{document.target}" == plain
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_the_message_about_a_missing_column_names_the_key(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, [ROWS[form][0]])
+    with pytest.raises(DataError, match="has no column 'text'") as raised:
+        next(read_documents(Corpus(path=path)))
+    key, value = str(raised.value).split("`")[1].split(": ")
+    assert (key, value) == ("row_format", form)
+    assert len(documents(path, value)) == 1
+
+
+@pytest.mark.parametrize(("form", "column"), [("alpaca", "input"), ("dolly", "context")])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_without_a_context_the_block_is_left_out(tmp_path: Path, form: str, column: str, ending: str) -> None:
+    row = ROWS[form][0]
+    end = "" if form == "alpaca" else "\n"
+    for empty in ("", None, "  ", ...):
+        changed = {key: value for key, value in row.items() if key != column}
+        path = written(tmp_path, [changed if empty is ... else changed | {column: empty}], ending)
+        (document,) = documents(path, form)
+        assert document.text == f"{BELOW}. {WRITE}\n\n### Instruction:\nAdd.\n\n### Response:{end}"
+        assert document.messages[0] == Message("user", "Add.")
+
+
+def test_with_a_context_the_user_says_both(tmp_path: Path) -> None:
+    (document,) = documents(written(tmp_path, [ROWS["alpaca"][0]]), "alpaca")
+    assert document.messages[0] == Message("user", "Add.\n1 and 2")
+
+
+@pytest.mark.parametrize("row", [PAIR, LISTS, PAIR | {"chosen": CHAT}, {"chosen": CHAT, "rejected": CHAT}])
+def test_of_preferences_the_chosen_answer_is_learnt(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = written(tmp_path, [row])
+    assert choose_columns([row], path, None).keys == {"row_format": "preference"}
+    (document,) = documents(path, "preference")
+    assert [message.as_dict() for message in document.messages] == CHAT
+
+
+def test_a_chosen_text_that_answers_nothing_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"chosen": "Human: one? Assistant: two.", "rejected": "no"}])
+    with pytest.raises(DataError, match="line 1: 'chosen' has no message of a user, and there is no 'prompt'"):
+        documents(path, "preference")
+
+
+@pytest.mark.parametrize("column", ["system", "system_prompt"])
+def test_each_row_may_have_a_system_message_of_its_own(tmp_path: Path, column: str) -> None:
+    rows = [{"question": "What is it?", "response": "3", column: text} for text in ("Be brief.", "Be kind.", "")]
+    found = documents(written(tmp_path, rows, "parquet"), "question-response")
+    assert [document.messages[0] for document in found] == [
+        Message("system", "Be brief."),
+        Message("system", "Be kind."),
+        Message("user", "What is it?"),
+    ]
+    assert [document.text.split("Question")[0] for document in found] == ["Be brief.\n\n", "Be kind.\n\n", ""]
+
+
+def test_several_system_prompts_in_one_file_of_chats(tmp_path: Path) -> None:
+    """Each chat is written with its own; one that has none gets none."""
+    own = {"role": "system", "content": "Be terse."}
+    rows = [
+        {"messages": [own, *CHAT]},
+        {"messages": CHAT, "system": "Be kind."},
+        {"messages": [own, *CHAT], "system": "Not this one."},
+        {"messages": CHAT},
+    ]
+    made = tokenizer()
+    encoder = Encoder(made, "decoder")
+    packer = ChatPacker(encoder, 256)
+    blocks = [*packer.feed(documents(written(tmp_path, rows), "messages")), *packer.finish()]
+    texts = []
+    for block in blocks:
+        for segment in range(int(block["segments"].max()) + 1):
+            ids = block["input_ids"][(block["segments"] == segment)]
+            labels = block["labels"][(block["segments"] == segment)]
+            if (labels != IGNORED).any():
+                assert made.decode(labels[labels != IGNORED]).strip() == "3</s>"
+                texts.append(made.decode(ids))
+    wanted = ["Be terse.", "Be kind.", "Be terse.", None]
+    assert len(texts) == len(wanted)
+    for text, system in zip(texts, wanted, strict=True):
+        chat = [*([{"role": "system", "content": system}] if system else []), *CHAT]
+        assert text == made.decode(
+            made(made.apply_chat_template(chat, tokenize=False), add_special_tokens=False).input_ids
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "packer"),
+    [
+        ("decoder", TEMPLATE, ChatPacker),
+        ("decoder", None, AnswerPacker),
+        ("encoder", TEMPLATE, AnswerPacker),
+        ("encoder-decoder", TEMPLATE, PairPacker),
+    ],
+)
+def test_the_chat_template_writes_the_rows_where_a_decoder_has_one(
+    tmp_path: Path, kind: Any, template: str | None, packer: type
+) -> None:
+    corpus = Corpus(path=written(tmp_path, [ROWS["alpaca"][0]]), row_format="alpaca")
+    encoder = Encoder(tokenizer(template), kind)
+    made = packer_of(corpus, encoder, 256)
+    assert type(made) is packer
+    (document, _) = next(read_documents(corpus))
+    (block,) = [*made.feed([document]), *made.finish()]
+    labels = block["labels"][block["labels"] != IGNORED]
+    learnt = encoder.tokenizer.decode(labels, skip_special_tokens=True).strip()
+    assert learnt == "3"
+    text = encoder.tokenizer.decode(block["input_ids"])
+    assert (BELOW in text) is (packer is not ChatPacker)
+
+
+def test_loss_on_the_answers_only_in_a_prepared_corpus(tmp_path: Path) -> None:
+    words = tiny.texts(120, seed=3, words=5)
+    rows = [{"instruction": a, "input": "", "output": b} for a, b in zip(words[:60], words[60:], strict=True)]
+    domain = Domain(name="d", path=written(tmp_path, rows), row_format="alpaca", validation=0.2)
+    prints = set()
+    for template in (TEMPLATE, None):
+        made = tokenizer(template)
+        prepared = prepare(domain, made, "decoder", 256, seed=0, cache=tmp_path / "cache")
+        assert prepared.documents is not None
+        learnt = []
+        for block in prepared.train.take(range(prepared.train.size or 0)):  # type: ignore[attr-defined]
+            learnt += made.decode(block["labels"][block["labels"] != IGNORED]).replace("</s>", "|").split("|")
+        answers = sorted(text.strip() for text in learnt if text.strip())
+        assert len(answers) == prepared.documents
+        assert set(answers) <= set(words[60:])
+        prints.add(prepared.fingerprint)
+    assert len(prints) == 2
+
+
+@pytest.mark.parametrize("form", ["messages", "preference"])
+def test_chats_need_a_decoder(tmp_path: Path, form: str) -> None:
+    corpus = Corpus(path=written(tmp_path, [ROWS[form][0]]), row_format=form)
+    with pytest.raises(DataError, match=f"has `row_format: {form}`, which only a decoder learns"):
+        packer_of(corpus, Encoder(tokenizer(), "encoder"), 64)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"text_column": "a"}, {"target_column": "a"}, {"messages_column": "a"}, {"fill_in_middle": 0.5}]
+)
+def test_keys_without_effect_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"no effect beside|is for plain text"):
+        Corpus(path="a.jsonl", row_format="alpaca", **keys)
+
+
+def test_a_prompt_that_a_chat_template_writes_keeps_no_end(tmp_path: Path) -> None:
+    corpus = Corpus(path=written(tmp_path, [ROWS["alpaca"][0]]), row_format="alpaca", keep_last=8)
+    assert isinstance(packer_of(corpus, Encoder(tokenizer(None), "decoder"), 64), AnswerPacker)
+    with pytest.raises(DataError, match="`keep_last` has no effect on rows that a chat template writes"):
+        packer_of(corpus, Encoder(tokenizer(), "decoder"), 64)
+
+
+def test_a_source_may_be_of_another_kind() -> None:
+    sources = [
+        {"path": "a.jsonl"},
+        {"path": "b.jsonl", "messages_column": "talk"},
+        {"path": "c.jsonl", "row_format": None},
+    ]
+    domain = Domain(name="d", row_format="alpaca", sources=sources)
+    assert [source.row_format for source in domain.sources] == ["alpaca", None, None]
+    assert [part.beside_answers for part in domain.parts] == [False, False, True]
+
+
+def test_rows_in_memory_keep_what_is_optional(tmp_path: Path) -> None:
+    row = ROWS["alpaca"][0] | {"id": 7}
+    path = inputs.keep([row, {"instruction": "Add.", "output": "3"}], "d", {"row_format": "alpaca"}, str(tmp_path))
+    first, second = documents(str(path), "alpaca")
+    assert f"{first.text}|{first.target}" == ROWS["alpaca"][1]
+    assert second.messages[0] == Message("user", "Add.")
+    path = inputs.keep([CHAT], "d", {"row_format": "messages"}, str(tmp_path))
+    assert documents(str(path), "messages")[0].target == "3"
+    with pytest.raises(EverlearnError, match="has no column 'output'"):
+        inputs.keep([{"instruction": "Add."}], "d", {"row_format": "alpaca"}, str(tmp_path))
+
+
+def test_another_format_is_another_corpus(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"prompt": "a", "answer": "b", "question": "a"}])
+    prints = {corpus_fingerprint(Corpus(path=path, row_format=form)) for form in ("prompt-answer", "question-answer")}
+    assert len(prints) == 2
+
+
+def test_init_writes_the_key_and_what_preferences_are(everlearn: Project) -> None:
+    path = Path(written(everlearn.folder, [PAIR | {"prompt": f"{text}?"} for text in tiny.texts(60)]))
+    outcome = everlearn("init", "-", "--domain", f"pairs={path.name}")
+    assert yaml.safe_load(outcome.out)["domains"][0]["row_format"] == "preference"
+    assert "the chosen answers are learnt" in outcome.err
