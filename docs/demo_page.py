@@ -19,9 +19,8 @@ from pathlib import Path
 
 from everlearn import files
 from everlearn.report import Comparison, compare, markdown
-from everlearn.report.figures.registry import draw
+from everlearn.report.figures.registry import draw, standalone
 from everlearn.report.figures.tradeoff import Standing, Standings
-from everlearn.report.svg import standalone
 from everlearn_bench.demo.demo import METHODS
 
 HERE = Path(__file__).resolve().parent

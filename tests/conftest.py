@@ -113,3 +113,11 @@ def everlearn(
     """A small project in a folder of its own, and `everlearn` called in it."""
     monkeypatch.chdir(tmp_path)
     return Project(tmp_path, models, capfd)
+
+
+@pytest.fixture(scope="module")
+def no_report() -> Iterator[None]:
+    """Leave out the HTML pages of whole runs: a page takes as long as all the rest of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("everlearn.report.write_report", lambda *_: None)
+        yield

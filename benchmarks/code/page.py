@@ -12,7 +12,7 @@ from pathlib import Path
 from everlearn import files
 from everlearn.grid import load_results
 from everlearn.grid.page import GridPage
-from everlearn.report.svg import standalone
+from everlearn.report.figures.registry import standalone
 from everlearn.report.tables import markdown_table
 from everlearn_bench.claims.page import write_claims
 from everlearn_bench.suites import find_suite

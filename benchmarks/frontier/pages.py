@@ -19,7 +19,7 @@ from everlearn.grid.relative_to_plain import DRIFT, FORGOTTEN, LEARNT, TITLES, c
 from everlearn.methods.sequential import PLAIN
 from everlearn.report.figures import draw
 from everlearn.report.figures.frontiers import Frontiers, Strength
-from everlearn.report.svg import standalone
+from everlearn.report.figures.registry import standalone
 from everlearn.report.tables import Table, TableCell, markdown_table
 
 REGIME = 0.25

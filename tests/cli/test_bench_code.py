@@ -22,7 +22,7 @@ from everlearn.grid import load_results
 from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn_bench.code_tasks.sandbox import check_available
-from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.sandbox.calls import SandboxError
 from everlearn_bench.suites import find_suite
 from everlearn_bench.suites import locate as located
 from everlearn_bench.suites.code import VARIABLE, build, corpus

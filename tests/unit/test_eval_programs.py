@@ -23,7 +23,7 @@ from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn_bench.code_tasks.sandbox import Verdict, check_available
-from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.sandbox.calls import SandboxError
 from everlearn_bench.code_tasks.task import pass_at
 from everlearn_bench.suites.code import VARIABLE
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from everlearn_bench.code_tasks.sandbox import Allowance, Verdict, calls, check_available, run_programs, running
-from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.sandbox.calls import SandboxError
 
 SHORT = Allowance(seconds=1)
 REFUSED = """

@@ -24,10 +24,9 @@ from everlearn_bench.suites import SUITES, Suite, find_suite, overlay_of, read_o
 from everlearn_bench.suites.docs import DOMAINS, GENERAL, base_path, cache_folder, corpus, documents, reading, tasks
 from everlearn_bench.suites.docs import build as build_docs
 from everlearn_bench.suites.docs.base_model import train_tokenizer
-from everlearn_bench.suites.docs.document import Doc
-from everlearn_bench.suites.methods import with_samples
+from everlearn_bench.suites.docs.reading import Doc
 from everlearn_bench.suites.overlay import lay_over
-from everlearn_bench.suites.template import expanded, with_shares
+from everlearn_bench.suites.template import expanded, with_samples, with_shares
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))

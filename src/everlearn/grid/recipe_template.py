@@ -15,10 +15,46 @@ from everlearn.config.reading import read_value
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.grid.difficulty import ORDERS, by_difficulty
+from everlearn.evaluation import METRICS, Cell, alone_path, set_path
 from everlearn.grid.template import GridSettings, GridTemplate
 from everlearn.methods.sequential import PLAIN
 from everlearn.seeding import seed_for
+
+BY_DIFFICULTY = {
+    "easy-first": ("base", False),
+    "hard-first": ("base", True),
+    "easy-first-alone": ("alone", False),
+    "hard-first-alone": ("alone", True),
+}
+"""Name of an order → model whose bits per byte of held-out text count (the base model, or a model trained on the domain
+alone), and whether the most difficult domain comes first."""
+
+
+def by_difficulty(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the order that `WORD:RUN` stands for; ties keep the recipe's order.
+
+    Raises:
+        RecipeError: the run has not measured the difficulty of every domain.
+        RunError: a cell of the run is damaged.
+    """
+    word, _, run = text.partition(":")
+    whose, hard_first = BY_DIFFICULTY[word]
+    evaluation = Path(run).expanduser() / "evaluation"
+    places = {name: _place(evaluation, whose, name) for name in names}
+    for name, place in places.items():
+        if not run or not place.is_file():
+            how = "with `evaluation.alone: true`" if whose == "alone" else "of a recipe that has this domain"
+            raise RecipeError(
+                f"`--orders` has '{text}', but '{run}' has not measured how difficult '{name}' is. Name the folder of "
+                f"a run {how}."
+            )
+    bits = {name: METRICS["bits_per_byte"].score(Cell.load(place)) for name, place in places.items()}
+    return tuple(sorted(names, key=lambda name: -bits[name] if hard_first else bits[name]))
+
+
+def _place(evaluation: Path, whose: str, name: str) -> Path:
+    return set_path(evaluation, 0, name) if whose == "base" else alone_path(evaluation, name)
+
 
 MOST = 720
 """Maximum number of orders for `all`: those of six domains."""
@@ -97,7 +133,7 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
     Args:
         text: orders separated by semicolons: names separated by commas, `given`, `all`, `random:3` (three orders drawn
             at random; the same ones each time, and `random:4` has one more), or by measured difficulty
-            (:data:`everlearn.grid.difficulty.ORDERS`): `easy-first:RUN`.
+            (:data:`everlearn.grid.recipe_template.BY_DIFFICULTY`): `easy-first:RUN`.
         names: names of the domains, in the recipe's order.
 
     Raises:
@@ -117,7 +153,7 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
             orders = list(itertools.permutations(names))
         elif part.startswith("random:"):
             orders = _drawn(part, names)
-        elif part.partition(":")[0] in ORDERS:
+        elif part.partition(":")[0] in BY_DIFFICULTY:
             orders = [by_difficulty(part, names)]
         else:
             orders = [_named(part, names)]

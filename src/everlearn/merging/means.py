@@ -1,4 +1,4 @@
-"""Merging methods that take a weighted mean of the checkpoints.
+"""Merging methods that take a weighted mean of the checkpoints, or a point on the arc between two.
 
 A mean has one weight for each checkpoint (or for each entry of it, with Fisher information), which sum to 1.
 """
@@ -166,3 +166,37 @@ class FisherMean(MergeMethod):
         kept = [fisher.clamp(min=self.config.floor * mean) for fisher in group.fisher]
         above = weighted([f * model for f, model in zip(kept, group.models, strict=True)], weights)
         return above / weighted(kept, weights)
+
+
+STRAIGHT = 0.9995
+"""Value of |cos Ω| above which the arc is a line, as in all released code: sin Ω would be rounding noise."""
+
+
+@register_merge_method
+class SLERP(MergeMethod):
+    """Spherical interpolation (K. Shoemake, Animating rotation with quaternion curves, 1985), tensor by tensor:
+
+    θ = sin((1 − t) Ω) / sin Ω · θ₁ + sin(t Ω) / sin Ω · θ₂, cos Ω = θ₁·θ₂ / (‖θ₁‖ ‖θ₂‖); a straight line if they are
+    almost parallel. Checkpoints of one stream nearly always are; then it equals WiSE-FT.
+    """
+
+    name = "slerp"
+    title = "SLERP"
+    paper = "https://doi.org/10.1145/325334.325242"
+    least = most = 2
+
+    class Config(Options):
+        t: float = Field(0.5, ge=0, le=1)
+        """Position between the first checkpoint (0) and the second (1)."""
+
+    def merged(self, group: TensorGroup) -> Tensor:
+        t = self.config.t
+        first, second = group.models
+        lengths = float(first.norm()) * float(second.norm())
+        cosine = float((first * second).sum()) / lengths if lengths else 1.0
+        if abs(cosine) > STRAIGHT:
+            return weighted([first, second], [1 - t, t])
+        angle = math.acos(cosine)
+        return weighted(
+            [first, second], [math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)]
+        )

@@ -18,10 +18,9 @@ from everlearn.grid.budget import steps_of
 from everlearn.grid.template import GridTemplate
 from everlearn.options import Options
 from everlearn_bench.suites.claims import Claims
-from everlearn_bench.suites.methods import with_samples
 from everlearn_bench.suites.overlay import Overlay, lay_over, typed
 from everlearn_bench.suites.sources import Fetchable
-from everlearn_bench.suites.template import expanded, with_addresses, with_shares
+from everlearn_bench.suites.template import expanded, with_addresses, with_samples, with_shares
 
 
 @dataclass(frozen=True)

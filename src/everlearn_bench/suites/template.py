@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from everlearn.config.overrides import named_methods
 from everlearn.errors import RecipeError
+from everlearn.methods import build
 from everlearn_bench.suites.overlay import NAMED
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)%")
@@ -80,3 +82,25 @@ def _texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [_texts(each, change) for each in value]
     return change(value) if isinstance(value, str) else value
+
+
+def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
+    """Return the methods of a recipe with a number of rows for measuring importance, unless they set one.
+
+    An option `samples` that counts other rows, such as stored ones, is not changed.
+    """
+    specs = [dict(spec) for spec in named_methods(method)]
+    for spec in specs:
+        if samples is not None and build(spec).importance_samples:
+            spec.setdefault("samples", samples)
+    return specs
+
+
+def with_options(method: Any, **options: Any) -> list[dict[str, Any]]:
+    """Return the methods of a recipe with these options, if a method has them and does not set them."""
+    specs = [dict(spec) for spec in named_methods(method)]
+    for spec in specs:
+        for key, value in options.items():
+            if key in type(build(spec).config).model_fields:
+                spec.setdefault(key, value)
+    return specs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -36,7 +38,6 @@ from everlearn.methods.engine.attachment import (
 from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import Objective
-from everlearn.model.sharing import sharing
 from everlearn.model.vocabulary_head import output_head
 from everlearn.predictors import Checkpoint, Predictor, TextRouter
 
@@ -296,3 +297,14 @@ def _head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
         for name, parameter in model.named_parameters()
         if id(parameter) not in inside and not name.startswith(PREFIX)
     ]
+
+
+def sharing(model: nn.Module, own: Collection[str] = ()) -> nn.Module:
+    """Return a copy of a model whose modules are new and whose parameters and buffers are the same tensors.
+
+    Args:
+        model: without a distributed wrapper.
+        own: names of parameters that the copy has for itself.
+    """
+    shared = itertools.chain(model.named_parameters(), model.named_buffers())
+    return copy.deepcopy(model, {id(value): value for name, value in shared if name not in own})

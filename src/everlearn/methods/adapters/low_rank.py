@@ -16,8 +16,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.lora_targets import Targets, sizes_of, targets_of
-from everlearn.model.peft_adapter import merged
-from everlearn.model.peft_limits import refused_by_peft
+from everlearn.model.peft_adapter import merged, refused_by_peft
 from everlearn.model.quantising import in_full, is_quantised
 from everlearn.model.vocabulary import new_token_ids, token_tables
 from everlearn.model.vocabulary_head import output_head

@@ -31,7 +31,6 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows, fill, learnt_by
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
-from everlearn.methods.composition.pseudo_samples import DOCUMENT, IDS, TARGET, PseudoSamples
 from everlearn.methods.cost import usual_row
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach, refuse_other_additions
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
@@ -47,6 +46,44 @@ from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
+from collections.abc import Mapping
+
+from everlearn.methods.state import Kind, Memory, MemoryReader, StatePiece
+
+IDS, DOCUMENT, TARGET = "input_ids", "document", "attention"
+NUMBERS: dict[str, tuple[Kind, int]] = {IDS: ("int", 2), DOCUMENT: ("int", 2), TARGET: ("float", 1)}
+"""Kind of numbers and dimensions of each tensor."""
+
+
+class PseudoSamples(StatePiece[dict[str, Mapping[str, Tensor]]]):
+    """Rows of a domain and their mean attention, saved among its other tensors as "<domain>/<name>".
+
+    Args:
+        of: name of the piece with those other tensors, which lists the domains.
+    """
+
+    def __init__(self, *, of: str) -> None:
+        super().__init__("", dict[str, Mapping[str, Tensor]])
+        self.of = of
+
+    def save(self, value: dict[str, Mapping[str, Tensor]], memory: Memory) -> None:
+        memory.tensors |= {f"{domain}/{name}": tensor for domain, own in value.items() for name, tensor in own.items()}
+
+    def load(self, reader: MemoryReader) -> dict[str, Mapping[str, Tensor]]:
+        """Take the tensors of each domain that has a mean attention."""
+        targets = [key for key in reader.tensors if key.rpartition("/")[2] == TARGET]
+        domains = [key.rpartition("/")[0] for key in targets]
+        return {
+            domain: {name: reader.take_tensor(f"{domain}/{name}", *NUMBERS[name]) for name in NUMBERS}
+            for domain in domains
+        }
+
+    def check(self, values: dict[str, Any], reader: MemoryReader) -> None:
+        """Sort by the listed domains, and refuse others."""
+        value, listed = values[self.name], values[self.of]
+        reader.same_names(value, listed.keys() & value.keys())
+        values[self.name] = {domain: value[domain] for domain in listed if domain in value}
+
 
 SHARED = "projection"
 """Key of the query projection in the memory, besides those of the domains."""

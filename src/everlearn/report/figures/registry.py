@@ -7,14 +7,16 @@ figure for data that several pages have is on all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from markupsafe import Markup
 
 from everlearn.plugins import Registry
-from everlearn.report.drawing import Drawing
+from everlearn.report.drawing import SIZE, Drawing
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,16 @@ def in_section(section: str, data: Any) -> list[Plate]:
     """Return the plates of a section's figures that are registered for this type of data."""
     fitting = [each for each in FIGURES.values() if each.section == section and isinstance(data, each.data)]
     return [drawn for each in fitting for drawn in each.draw(data)]
+
+
+def standalone(plate: Plate) -> str:
+    """Return an SVG that does not depend on the style of a page."""
+    style = (Path(__file__).parents[1] / "style.css").read_text(encoding="utf-8")
+    light = dict(re.findall(r"--([\w-]+): ([^;]+);", style[: style.index("@media")]))
+    svg = re.sub(r"var\(--([\w-]+)\)", lambda found: light[found.group(1)], str(plate.svg))
+    svg = re.sub(r"rgb\(([\d ]+) / ([\d.]+)\)", lambda found: f"rgba({found[1].replace(' ', ',')},{found[2]})", svg)
+    width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', svg)[0]
+    ground = f'<rect width="{width}" height="{height}" fill="{light["paper"]}"/>'
+    inside = f"font-family:{light['sans']};font-size:{SIZE}px;color:{light['ink']};fill:currentColor".replace('"', "'")
+    opened = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" style="{inside}"'
+    return svg.replace("<svg", opened, 1).replace(">\n", f">\n{ground}\n", 1) + "\n"

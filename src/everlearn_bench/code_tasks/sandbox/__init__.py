@@ -6,7 +6,7 @@ may take is limited (rlimits). All of it works without privileges, as root, and 
 lacks any of it nothing is run.
 """
 
-from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.sandbox.calls import SandboxError
 from everlearn_bench.code_tasks.sandbox.running import ALLOWANCE, Allowance, Verdict, check_available, run_programs
 
 __all__ = ["ALLOWANCE", "Allowance", "SandboxError", "Verdict", "check_available", "run_programs"]

@@ -13,7 +13,12 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn.errors import EverlearnError
+
+
+class SandboxError(EverlearnError):
+    """Programs that a model writes cannot be run safely here."""
+
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Machine → its column in the table, and what the kernel calls it (AUDIT_ARCH)."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from everlearn_bench.code_tasks.sandbox.errors import SandboxError
+from everlearn_bench.code_tasks.sandbox.calls import SandboxError
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _PATIENCE = 10

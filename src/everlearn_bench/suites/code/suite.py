@@ -11,7 +11,7 @@ from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.code import corpus, files
 from everlearn_bench.suites.code.files import BY_HAND, SOURCES
 from everlearn_bench.suites.code.published import CLAIMS, PUBLISHED
-from everlearn_bench.suites.methods import with_options
+from everlearn_bench.suites.template import with_options
 
 CODE = "code"
 POINTS = 8

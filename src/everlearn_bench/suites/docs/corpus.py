@@ -21,8 +21,7 @@ from everlearn.errors import DataError, did_you_mean
 from everlearn.files import damage, digest, new_folder, read_json, write_json, write_text
 from everlearn_bench.suites import cache
 from everlearn_bench.suites.docs import reading, tasks
-from everlearn_bench.suites.docs.document import Doc, Split
-from everlearn_bench.suites.docs.reading import STANDARD_LIBRARY, Passage
+from everlearn_bench.suites.docs.reading import STANDARD_LIBRARY, Doc, Passage, Split
 
 Progress = Callable[[str, int, int], None]
 

@@ -19,8 +19,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from everlearn.errors import DataError
+
+Split = Literal["test", "validation", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """One document."""
+
+    text: str
+    subpackage: str
+    """Subpackage of the library (``core``, ``algorithms.flow``); empty if unknown or not a docstring."""
+    split: Split
+    key: str
+    """Hash of its letters and digits: decides split and order, and finds duplicates."""
+
 
 STANDARD_LIBRARY = "python"
 """Stands for the standard library among the names of libraries."""

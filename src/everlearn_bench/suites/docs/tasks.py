@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from everlearn_bench.suites.docs.document import Doc
+from everlearn_bench.suites.docs.reading import Doc
 
 MOST_CLASSES = 8
 FEWEST_DOCUMENTS = 60

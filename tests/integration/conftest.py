@@ -1,5 +1,0 @@
-"""Fixtures of the whole runs."""
-
-from whole_runs import no_report
-
-__all__ = ["no_report"]
