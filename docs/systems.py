@@ -57,7 +57,7 @@ TESTS: Mapping[str, str] = {
     "kd_contrast": "test_method_kd_forms.py",
     "kd_seed": "test_method_kd_forms.py",
     "sdft": "test_method_sdft.py",
-    "replay_generated_chats": "test_generated_chats.py",
+    "replay_generated_chats": "test_methods_rehearsal.py",
     "hat": "test_method_hat.py",
     "elle": "test_method_elle.py",
     "das": "test_method_das.py",

@@ -1,4 +1,4 @@
-"""Fetching a suite's data, from a server of our own: whole files or a sentence."""
+"""Fetching a suite's data from a server of our own, and archives that ask for too much memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import json
 import runpy
 import tarfile
 import threading
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,10 +20,11 @@ import pytest
 from bench_suite import keys_of
 from everlearn.errors import DataError
 from everlearn.files import read_json
-from everlearn_bench.suites import SUITES, Suite, fetching, overlay_of
+from everlearn_bench.suites import SUITES, Suite, archives, fetching, overlay_of
 from everlearn_bench.suites.cache import FETCHED, cache_folder, data_folder, read_lines
 from everlearn_bench.suites.code.files import FILES as CODE_FILES
 from everlearn_bench.suites.fetching import RECORD, fetch
+from everlearn_bench.suites.m2d2.corpus_folders import read_folder
 from everlearn_bench.suites.six_domains import proxy_corpora, readers
 from everlearn_bench.suites.sources import Fetchable
 
@@ -403,3 +405,93 @@ def test_the_page_of_the_sources_is_what_the_tables_say() -> None:
     docs = Path(__file__).parents[2] / "docs"
     made = runpy.run_path(str(docs / "data_sources.py"))["page"]()
     assert (docs / "data-sources.md").read_text(encoding="utf-8") == made
+
+
+NAME = "cs.CL.tar.gz"
+MUCH = 2**24
+"""Bytes; some kilobytes when they are packed."""
+
+
+def described(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header of an archive that announces so many bytes."""
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def sparse(parts: int) -> bytes:
+    """A file with holes, whose list of parts goes on and on."""
+    more = b"\1".rjust(483, b"\0")
+    first = bytearray(described("a", 512, tarfile.GNUTYPE_SPARSE))
+    first[482:483] = b"\1"
+    first[148:156] = b"%06o\0 " % (256 + sum(first[:148]) + sum(first[156:]))
+    return bytes(first) + (b"0" * 504 + b"\1" + bytes(7)) * (parts // 21) + more
+
+
+BEGINNINGS: dict[str, bytes] = {
+    "a long name": described("././@LongLink", MUCH, tarfile.GNUTYPE_LONGNAME) + b"a" * MUCH,
+    "a long link": described("././@LongLink", MUCH, tarfile.GNUTYPE_LONGLINK) + b"a" * MUCH,
+    "an extended header": described("x", MUCH, tarfile.XHDTYPE) + b"a" * MUCH,
+    "an extended header for all": described("x", MUCH, tarfile.XGLTYPE) + b"a" * MUCH,
+    "names of names": (described("././@LongLink", 512, tarfile.GNUTYPE_LONGNAME) + b"d" * 512) * 5000,
+    "many parts": sparse(MUCH // 25),
+}
+"""Of archives that say more about a file than anybody reads."""
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The bytes that Python took at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("what", BEGINNINGS)
+def test_an_archive_that_describes_a_file_at_length_is_a_sentence(tmp_path: Path, what: str) -> None:
+    with gzip.open(tmp_path / NAME, "wb", 1) as file:
+        file.write(BEGINNINGS[what])
+    assert (tmp_path / NAME).stat().st_size < MUCH / 50
+    said = "cannot be read: the description of a file has more than 65,536 bytes"
+
+    def read() -> None:
+        with pytest.raises(DataError, match=f"{NAME}' {said}"):
+            list(read_folder(tmp_path).leaves[0].texts["train"]())
+        with pytest.raises(DataError, match=f"{NAME} {said}"):
+            list(archives.members(tmp_path / NAME, lambda name: True))
+
+    assert peak_of(read) < MUCH / 8
+
+
+def test_an_archive_of_any_number_of_files_takes_no_memory_for_each(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / NAME, "wb", 1) as file:
+        file.write(described("a/b", 0) * 5_000 + bytes(1024))
+    assert peak_of(lambda: list(archives.members(tmp_path / NAME, lambda name: False))) < 2**20
+
+
+def test_a_file_of_less_than_nothing_is_a_sentence(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / NAME, "wb", 1) as file:
+        file.write(described("a/b", -512) + bytes(1024))
+    with pytest.raises(DataError, match=f"{NAME} cannot be read"):
+        list(archives.members(tmp_path / NAME, lambda name: True))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_that_nobody_wrote_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    monkeypatch.setattr(archives, "MOST_LINE", 1000)
+    content = b"short\n\n" + b"x" * 999 + b"\n" + b"y" * 1001 + b"\nz\n"
+    if packed:
+        with tarfile.open(tmp_path / NAME, "w:gz") as tar:
+            info = tarfile.TarInfo("cs.CL/train.txt")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    else:
+        (tmp_path / "cs.CL").mkdir()
+        for part in ("train", "valid", "test"):
+            (tmp_path / f"cs.CL/{part}.txt").write_bytes(content)
+    texts = read_folder(tmp_path).leaves[0].texts["train"]()
+    assert [next(texts), next(texts)] == ["short", "x" * 999]
+    with pytest.raises(DataError, match="line 4, is longer than 1,000 bytes: put each document on a line"):
+        next(texts)
