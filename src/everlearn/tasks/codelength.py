@@ -121,11 +121,3 @@ class Codelength(Task):
 
 def _advance(told: Callable[[int], None], done: int, step: int) -> None:
     told(done + step)
-
-
-def by_part(cell: Cell) -> list[float]:
-    """Return the bits per label of each part, averaged over its examples of all seeds.
-
-    The first is log₂ |Y|; the last is that of a model fine-tuned on half of the examples.
-    """
-    return [float(cell["code_bits"][cell["part"] == place].mean()) for place in range(len(cell.facts["cuts"]))]

@@ -26,7 +26,13 @@ from everlearn.methods.distillation.comparisons import (
     texts_of,
 )
 from everlearn.methods.distillation.kd_variants import VARIANTS
-from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, rounding_like, teacher_of
+from everlearn.methods.distillation.teacher import (
+    WithTeacher,
+    answers_beside,
+    cost_of_teacher,
+    rounding_like,
+    teacher_of,
+)
 from everlearn.methods.masks.contrast import contrast
 from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
@@ -43,7 +49,7 @@ PER_TOKEN = ("representations", "logits")
 
 
 @register
-class KD(Method):
+class KD(WithTeacher, Method):
     """Knowledge distillation (arXiv 1503.02531) from the model after the previous domain, or from the base model.
 
     L = L_t + w · D(student, teacher), where `compare` sets what is compared and `distance` how:
@@ -145,7 +151,6 @@ class KD(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self._teacher: nn.Module | None = None
         self._cached: CachedAnswers | None = None
         self._queue = TextQueue(self.config.queue)
         self._alone = 0
@@ -189,17 +194,6 @@ class KD(Method):
                 "equal and the loss only pushes texts apart. Give the model dropout (`model.config`), or set `simcse: "
                 "0`."
             )
-
-    @property
-    def teacher(self) -> nn.Module:
-        """The frozen model.
-
-        Raises:
-            MethodError: no domain has begun.
-        """
-        if self._teacher is None:
-            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
-        return self._teacher
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """Return the rows of the batch with a loss against the teacher; or the unmasked text.

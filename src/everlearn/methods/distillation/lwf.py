@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.errors import MethodError
 from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Stage, View, register
 from everlearn.methods.distillation.comparisons import cross_entropy
-from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
+from everlearn.methods.distillation.teacher import WithTeacher, answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.anchor import Anchored
 from everlearn.model.objectives import row_means
 from everlearn.ranges import Around, ranges
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @register
-class LwF(Method):
+class LwF(WithTeacher, Method):
     """Learning without forgetting (arXiv 1606.09282, eq. 2 and 3): L = L_new + λₒ · H(p′_old, p′_new).
 
     H = −Σ_words p′_old log p′_new, p′ = softmax(logits / T): the predictions of the old model on the *new* text, at the
@@ -55,7 +54,6 @@ class LwF(Method):
         super().__init__(config, **options)
         active = self.config.weight > 0
         self.needs = replace(type(self).needs, base_model=active and self.config.anchor == "base")
-        self._teacher: nn.Module | None = None
 
     def cost(self, model: nn.Module) -> Cost:
         return Cost(memory_bytes=cost_of_teacher(model), passes_per_step=FORWARD) if self.config.weight else Cost()
@@ -68,9 +66,7 @@ class LwF(Method):
         """Return the rows of the batch with a loss against the predictions of the old model."""
         if not self.config.weight:
             return []
-        if self._teacher is None:
-            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
-        return [answers_beside(stage, self._teacher, batch, self.config.temperature, cross_entropy)]
+        return [answers_beside(stage, self.teacher, batch, self.config.temperature, cross_entropy)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return λₒ · H."""

@@ -12,11 +12,30 @@ import torch.nn.functional as F  # noqa: N812
 from accelerate.utils import get_mixed_precision_context_manager
 from torch import Tensor, nn
 
+from everlearn.errors import MethodError
 from everlearn.methods.distillation.comparisons import Distance
 from everlearn.methods.engine.anchor import Anchor
 from everlearn.methods.stage import Batch, Stage
 from everlearn.model.objectives import IGNORE, View
 from everlearn.model.vocabulary_head import LogitLoss, logits_of
+
+
+class WithTeacher:
+    """A method with a frozen model, which exists while a domain is learnt."""
+
+    label: str
+    _teacher: nn.Module | None = None
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The frozen model.
+
+        Raises:
+            MethodError: no domain has begun.
+        """
+        if self._teacher is None:
+            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
+        return self._teacher
 
 
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:

@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from everlearn.errors import MethodError
 from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Setting, Stage
-from everlearn.methods.distillation.teacher import cost_of_teacher, teacher_of
+from everlearn.methods.distillation.teacher import WithTeacher, cost_of_teacher, teacher_of
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.state import Nested
 
 
-class PenaltyAndTeacher(Method):
+class PenaltyAndTeacher(WithTeacher, Method):
     """Base class of methods that constrain weights (by a penalty) and outputs (by a teacher) at once.
 
     The pre-trained model is protected from the first domain on. The teacher is a copy made when a domain begins; it is
@@ -33,7 +32,6 @@ class PenaltyAndTeacher(Method):
         self.weights: EWC = self.penalty()
         self.weights.label = self.label
         self.needs = replace(type(self).needs, importance_pass=self.weights.needs.importance_pass)
-        self._teacher: nn.Module | None = None
 
     def penalty(self) -> EWC:
         """Return the penalty on the weights."""
@@ -43,17 +41,6 @@ class PenaltyAndTeacher(Method):
     def has_teacher(self) -> bool:
         """Return whether the method uses an earlier model."""
         raise NotImplementedError
-
-    @property
-    def teacher(self) -> nn.Module:
-        """The frozen model.
-
-        Raises:
-            MethodError: no domain has begun.
-        """
-        if self._teacher is None:
-            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
-        return self._teacher
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
