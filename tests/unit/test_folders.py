@@ -18,6 +18,7 @@ from everlearn.commands.data_report import survey
 from everlearn.config.recipe import load, parse
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import corpus_fingerprint, local_files, read_documents
+from everlearn.data.file_listing import files_of
 from everlearn.data.folders import inside, split_of
 from everlearn.data.notes import notes_of
 from everlearn.data.readers import format_of, read_rows
@@ -118,6 +119,46 @@ def test_data_says_what_of_a_folder_is_not_read(
     recipe = load("recipe.yaml", [f"domains.0.path={clone}"])
     (note,) = inside(clone, format_of).notes(recipe.domains[0].name)
     assert note in survey(recipe).findings
+
+
+def test_files_are_listed_by_format_split_and_use(clone: Path) -> None:
+    (clone / "weights.bin").write_bytes(b"1234")
+    corpus = Domain(name="d", path=str(clone), validation="validation")
+    found = {(each.format, each.split, each.use): (each.files, each.rows) for each in files_of(corpus)}
+    assert found == {
+        (".jsonl", "train", "read"): (1, 5),
+        (".jsonl", "validation", "held out"): (1, 5),
+        (".jsonl", "test", "another split than 'train'"): (1, 5),
+        (".md", "", "about the data"): (1, None),
+        (".txt", "", "about the data"): (1, None),
+        (".json", "", "about the data"): (1, None),
+        (".bin", "", "format not known"): (1, None),
+    }
+    sizes = sum(path.stat().st_size for path in clone.iterdir() if not path.name.startswith("."))
+    assert sum(each.bytes for each in files_of(corpus)) == sizes
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather", "arrow"])
+def test_stored_rows_are_counted_without_their_columns(tmp_path: Path, ending: str) -> None:
+    table = pa.table({"text": tiny.texts(20)})
+    path = tmp_path / f"a.{ending}"
+    pq.write_table(table, path) if ending == "parquet" else feather.write_feather(table, str(path))
+    (group,) = files_of(Domain(name="d", path=str(path)))
+    assert (group.use, group.rows) == ("read", 20)
+
+
+def test_data_and_validate_show_the_same_files(clone: Path, everlearn: Project) -> None:
+    everlearn.write()
+    name = load("recipe.yaml").domains[0].name
+    place = f"domains.0.path={clone}"
+    listed = json.loads(everlearn("validate", "recipe.yaml", place, "--json").out)["files"][name]
+    surveyed = json.loads(everlearn("data", "recipe.yaml", place, "--json").out)["corpora"][0]["files"]
+    assert listed == surveyed
+    assert {"format": ".jsonl", "split": "train", "use": "read"}.items() <= listed[0].items()
+    for command in ("data", "validate"):
+        assert "another split than" in " ".join(everlearn(command, "recipe.yaml", place).out.split())
+    missing = json.loads(everlearn("validate", "recipe.yaml", "domains.0.path=missing", "--json").out)
+    assert missing["files"][name] == []
 
 
 def test_an_object_over_many_lines_is_read_once_it_is_an_array(tmp_path: Path) -> None:

@@ -7,17 +7,18 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from everlearn import plugins
+from everlearn import plugins, wording
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from everlearn.data.file_listing import FileGroup
     from everlearn.learner import ContinualLearner
     from everlearn.run.progress import Reporter
 
@@ -90,6 +91,24 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
         print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
     else:
         console().print(rendered())
+
+
+def file_table(files: Mapping[str, Sequence[FileGroup]]) -> RenderableType:
+    """Return a table of the files of corpora by format, split and use."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="Files", title_justify="left")
+    for heading in ("corpus", "format", "split", "use"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("files", "size", "rows"):
+        table.add_column(heading, justify="right")
+    for name, groups in files.items():
+        for each in groups:
+            words = (name, each.format, each.split or "–", each.use)
+            rows = "–" if each.rows is None else f"{each.rows:,}"
+            table.add_row(*map(Text, words), f"{each.files:,}", wording.size(each.bytes), rows)
+    return table
 
 
 def say(sentence: str, as_json: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everlearn import wording
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,6 +37,9 @@ def _rendered(found: Survey) -> RenderableType:
     parts: list[RenderableType] = []
     for corpus in found.corpora:
         parts += [*_corpus(corpus, found.block_size), Text("")]
+    files = {corpus.name: corpus.files for corpus in found.corpora}
+    if any(files.values()):
+        parts += [file_table(files), Text("")]
     if len(found.corpora) > 1:
         parts += [_shared(found), Text("")]
     if found.findings:

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import RenderableType
 
+    from everlearn.data.file_listing import FileGroup
     from everlearn.run.checks import Check
 
 
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a recipe, its model, data, methods and disk space without training; exit code 2 if anything fails."""
-    from everlearn.commands.validate import preflight
+    from everlearn.commands.validate import corpus_files, preflight
     from everlearn.model.loading import quiet
 
     quiet()
     checks = preflight(recipe, overrides or ())
     failed = sum(check.ok is False for check in checks)
+    files = corpus_files(recipe, overrides or ()) if checks[0].ok else {}
     value = {
         "ok": not failed,
         "notes": [note for check in checks for note in check.notes],
         "checks": [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in checks],
+        "files": {name: [asdict(group) for group in groups] for name, groups in files.items()},
     }
-    show(value, as_json, lambda: _rendered(checks, failed, recipe))
+    show(value, as_json, lambda: _rendered(checks, failed, recipe, files))
     if failed:
         raise typer.Exit(2)
 
 
-def _rendered(checks: list[Check], failed: int, recipe: Path) -> RenderableType:
+def _rendered(checks: list[Check], failed: int, recipe: Path, files: dict[str, list[FileGroup]]) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -53,4 +57,4 @@ def _rendered(checks: list[Check], failed: int, recipe: Path) -> RenderableType:
         notes = [Text("To look at before a run", style="bold"), *notes]
     passed = f"Every check passed. Next: everlearn plan {recipe}"
     last = f"{failed} of {len(checks)} checks failed." if failed else passed
-    return Group(table, *notes, Text(last))
+    return Group(table, *([file_table(files)] if any(files.values()) else []), *notes, Text(last))

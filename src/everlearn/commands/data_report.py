@@ -14,6 +14,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import Skipped, check_apart, local_files, read_documents
+from everlearn.data.file_listing import FileGroup, files_of
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.leaks import LeakCheck
 from everlearn.data.near_duplicates import NearDuplicates
@@ -46,6 +47,8 @@ class CorpusSurvey:
 
     name: str
     path: str
+    files: list[FileGroup] = field(default_factory=list)
+    """The files, by format, split and use; none for a data set of the hub."""
     documents: int = 0
     held_out: int = 0
     """Held-out documents: some of the corpus, or those of a separate file."""
@@ -130,7 +133,7 @@ class _Reader:
 
     def __init__(self, corpus: Domain, format_: TextFormat) -> None:
         self.corpus, self.format = corpus, format_
-        self.survey = CorpusSurvey(corpus.name, corpus.path, examples=corpus.answers)
+        self.survey = CorpusSurvey(corpus.name, corpus.path, files_of(corpus), examples=corpus.answers)
         self.notes: list[str] = []
         self._near, self._keys = NearDuplicates(), set[int]()
         self._own = OwnHeldOut(corpus, corpus.held_out_share)

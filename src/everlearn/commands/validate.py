@@ -1,4 +1,4 @@
-"""``everlearn validate``: make all checks with which a run begins, and report the outcome of each."""
+"""``everlearn validate``: make all checks with which a run begins, and list the files that it reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from everlearn.config.recipe import Recipe, load
+from everlearn.data.file_listing import FileGroup, files_of
+from everlearn.errors import DataError
 from everlearn.learner import ContinualLearner
 from everlearn.run.checks import Check, attempt, checks
 from everlearn.wording import count
@@ -22,3 +24,15 @@ def preflight(path: Path | str, overrides: Iterable[str] = ()) -> list[Check]:
 
     first = attempt("recipe", read)
     return [first, *(checks(ContinualLearner(found[0])) if found else ())]
+
+
+def corpus_files(path: Path | str, overrides: Iterable[str] = ()) -> dict[str, list[FileGroup]]:
+    """Return the files of every corpus of a valid recipe by its name; none where a check says what is wrong."""
+    recipe, found = load(path, overrides), {}
+    for corpus in (*recipe.domains, *([recipe.general] if recipe.general is not None else [])):
+        for part in corpus.parts:
+            try:
+                found[part.name] = files_of(part)
+            except DataError:
+                found[part.name] = []
+    return found

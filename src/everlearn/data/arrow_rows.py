@@ -42,6 +42,19 @@ def read_arrow(path: Path, columns: Sequence[str], row: int, offset: int, limits
             number += len(batch)
 
 
+def stored_rows(path: Path) -> int | None:
+    """Return the number of rows of an Arrow or Parquet file, without reading its columns; None for other formats."""
+    from pyarrow import parquet
+
+    if path.suffix.lower() == ".parquet":
+        with _readable(path, "Parquet"):
+            return int(parquet.read_metadata(path).num_rows)
+    if path.suffix.lower() in (".arrow", ".feather"):
+        with _readable(path, "Arrow"):
+            return sum(len(batch) for batch in _batches(path))
+    return None
+
+
 @contextlib.contextmanager
 def _readable(path: Path, kind: str) -> Iterator[None]:
     """Refuse a damaged file with a sentence: Arrow raises its own errors, and Python's, for whatever is wrong."""

@@ -23,6 +23,8 @@ _OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|
 """Names of files that `datasets` writes beside the data."""
 _PROSE = (".txt", ".text", ".md", ".rst")
 """Formats in which a file about the data may be written."""
+NO_DATA = ("about the data", "format not known")
+"""Why a file of a folder is no data."""
 _DOCUMENTS = (*_PROSE, *WHOLE)
 """Formats of documents; the others are tables of rows."""
 
@@ -36,12 +38,14 @@ class Inside:
         others: split → files that are not read.
         split: split that is read; "" if the file names do not indicate splits.
         beside: code and documents beside tables, which are not read.
+        unread: why → further files that are not read.
     """
 
     read: list[Path]
     others: dict[str, list[Path]] = field(default_factory=dict)
     split: str = ""
     beside: list[Path] = field(default_factory=list)
+    unread: dict[str, list[Path]] = field(default_factory=dict)
 
     def notes(self, name: str) -> list[str]:
         """Return notes on the files of a corpus that are not read: other splits, and documents beside tables."""
@@ -85,16 +89,24 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
             f"the tables. Name them by a pattern, such as `{folder}/**/*{beside[0].suffix}` or "
             f"`{folder}/**/*{tables[0].suffix}`."
         )
+    about, unknown = NO_DATA
+    unread = {
+        about: [path for path in files if format_of(path) and path not in data],
+        unknown: [path for path in files if not format_of(path)],
+    }
     if tables:  # beside tables a card or a script is about them; among documents it is one of them
-        data = [path for path in data if path not in beside and not _is_card(path, format_of(path))]
+        cards = [path for path in data if _is_card(path, format_of(path))]
+        unread[about] += cards
+        data = [path for path in data if path not in beside and path not in cards]
+    unread = {why: [folder / path for path in paths] for why, paths in unread.items()}
     splits = {} if any(format_of(path) in WHOLE for path in data) else _by_split(data)
     if len(splits) < 2:
-        return Inside([folder / path for path in data], beside=beside)
+        return Inside([folder / path for path in data], beside=beside, unread=unread)
     if wanted not in splits:
         names = ", ".join(f"'{name}'" for name in splits)
         raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
-    return Inside(found.pop(wanted), found, wanted, beside)
+    return Inside(found.pop(wanted), found, wanted, beside, unread)
 
 
 def _is_card(path: Path, suffix: str | None) -> bool:

@@ -1,0 +1,94 @@
+"""List the files of a corpus by format, split and use: which are read, which are held out, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from everlearn.data.arrow_rows import stored_rows
+from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.documents import local_files
+from everlearn.data.folders import NO_DATA, inside, split_of
+from everlearn.data.readers import format_of, read_rows
+from everlearn.errors import DataError
+
+READ, HELD_OUT = "read", "held out"
+COUNTED = 256 * 2**20
+"""Bytes of a group of text files up to which its rows are counted."""
+
+
+@dataclass
+class FileGroup:
+    """Files of one format, one split and one use.
+
+    Attributes:
+        format: their suffix, without that of a compression.
+        split: the split that their names tell; "" if none.
+        use: `read`, `held out`, or why they are not read.
+        files: number of files.
+        bytes: their size on disk.
+        rows: number of rows; None if they are not data, damaged, or too large to count.
+    """
+
+    format: str
+    split: str
+    use: str
+    files: int = 0
+    bytes: int = 0
+    rows: int | None = 0
+
+
+def files_of(corpus: Domain) -> list[FileGroup]:
+    """Return the files of a corpus in groups, what is read first; none for a data set of the hub.
+
+    Raises:
+        DataError: there are no files.
+    """
+    found: dict[tuple[str, str, str], FileGroup] = {}
+    for path, split, use in _uses(corpus):
+        suffix = format_of(path) or path.suffix or path.name
+        group = found.setdefault((suffix, split, use), FileGroup(suffix, split, use))
+        group.files += 1
+        group.bytes += path.stat().st_size
+        rows = None if group.rows is None or use in NO_DATA else _rows(path, group.bytes, corpus)
+        group.rows = None if rows is None or group.rows is None else group.rows + rows
+    return list(found.values())
+
+
+def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
+    """Yield each file with the split in its name and its use."""
+    if corpus.on_hub:
+        return
+    other = corpus.held_out_corpus
+    held_out = [] if other is None or other.on_hub else local_files(other)
+    folder = Path(corpus.path).expanduser()
+    if folder.is_dir():
+        found = inside(folder, format_of, corpus.split)
+        uses = {
+            READ: found.read,
+            f"another split than '{found.split}'": [path for paths in found.others.values() for path in paths],
+            "code or documents beside tables": [folder / path for path in found.beside],
+            **found.unread,
+        }
+    else:
+        uses = {READ: local_files(corpus)}
+    for use, paths in uses.items():
+        for path in paths:
+            inner = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+            if use == READ or path not in held_out:
+                yield path, split_of(inner) or "", use
+    for path in held_out:
+        yield path, split_of(Path(path.name)) or "", HELD_OUT
+
+
+def _rows(path: Path, size: int, corpus: Corpus) -> int | None:
+    """Return the number of rows of a file; None if it is damaged, or its group has too many bytes."""
+    try:
+        if (stored := stored_rows(path)) is not None:
+            return stored
+        if size > COUNTED:
+            return None
+        return sum(1 for _ in read_rows(path, (), whole=corpus.documents == "file", limits=corpus.limits))
+    except DataError:
+        return None
