@@ -417,7 +417,7 @@ class ContinualLearner(OpenRun):
         """Return the guard that decides where the domain ends (`stop`), if one is configured."""
         if self.recipe.stop is None:
             return None
-        return ForgettingGuard(self.recipe, self.folder, index, self.processes.is_main_process)
+        return ForgettingGuard.of_run(self.recipe, self.folder, index, self.processes.is_main_process)
 
     def _curves(self, stage: Stage, loader: BlockLoader, guard: ForgettingGuard | None) -> list[StageCurves]:
         """Return the callbacks that evaluate during the stage (`evaluation.every`, `tasks_every`, `stop`)."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 import stages
@@ -28,6 +29,17 @@ def rows(count: int = 12, seed: int = 1) -> list[dict[str, list[int]]]:
 
 def collator(architecture: str) -> DataCollatorForLanguageModeling:
     return DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=architecture == "roberta", mlm_probability=0.3)
+
+
+def trainer_of(model: nn.Module, folder: Path, **options: Any) -> Any:
+    """A Trainer with a tokenizer, which reads text."""
+    return Trainer(
+        model=model,
+        args=TrainingArguments(str(folder / "out"), **(OPTIONS | options)),
+        train_dataset=rows(),
+        data_collator=collator("gpt2"),
+        processing_class=tiny.tokenizer(),
+    )
 
 
 def protected_run(folder: Path, batch: int) -> None:

@@ -339,6 +339,14 @@ def test_the_advice_on_replay_in_grpo_works(root: Path) -> None:
     assert len(trainer.train_dataset) == 2 * trl_trainers.ROWS
 
 
+def test_grpo_goes_back_to_its_best_step_and_not_on_from_it(root: Path) -> None:
+    stop = {"held_out": GENERAL, "stop": 0.0, "stop_every": 1}
+    with pytest.raises(EverlearnError, match=r"counts what it has generated in itself.*Use 'end' or 'warn'"):
+        protect(make("GRPO", root), ["l2"], memory=root / "memory", stop_then="lower", **stop)
+    for then in ("end", "warn"):
+        protect(make("GRPO", root), ["l2"], memory=root / then, stop_then=then, **stop).train()
+
+
 def test_general_text_is_not_mixed_into_preferences_and_the_advice_works(root: Path) -> None:
     general = [{"name": "replay", "source": "general", "share": 0.5}]
     with pytest.raises(EverlearnError, match=r"not like the examples of this trainer.*Add such examples to the datas"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import nn
@@ -16,7 +16,8 @@ from everlearn.methods.base import Method
 if TYPE_CHECKING:
     from everlearn.protecting.loop import ProtectedLoop
 
-OF_A_TRAINER = {"domain", "held_out", "general", "stop", "stop_every"}
+STOP = {"stop", "stop_every", "stop_then", "stop_notify"}
+OF_A_TRAINER = {"domain", "held_out", "general", *STOP}
 Methods = Sequence[str | Mapping[str, Any] | Method]
 
 
@@ -32,6 +33,8 @@ def protect(
     general: Any = None,
     stop: float | Mapping[str, float] | None = None,
     stop_every: int = 50,
+    stop_then: Literal["end", "lower", "warn"] = "end",
+    stop_notify: str | Sequence[str] | None = None,
 ) -> Trainer: ...
 @overload
 def protect(
@@ -62,12 +65,13 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
         options: ``domain``, a name (numbered by default); ``held_out``, text that is not trained on (texts, a file, or
             several of these by name), which is scored before and after; ``general``, text that the model knows (texts
             or a file), on which methods measure what to protect of it before the first domain. For a Trainer also:
-            ``stop``, the bits per byte that held-out text may get worse (a number, or one by name), beyond which the
-            training ends with the weights of the last measurement within it; ``stop_every``, the steps between two
-            measurements (50). For a loop also: ``tokenizer``, which text needs; ``data``, the dataset; ``collate``, a
-            function from a list of examples to a batch; ``loss(model, batch)``, a scalar (the model's own by default);
-            ``steps`` of the domain; ``batch_size`` for measurements; ``seed``; ``resume``, a folder written by
-            ``protected.save_state``.
+            ``stop``, the bits per byte that held-out text may get worse (a number, or one by name); ``stop_every``, the
+            steps between two measurements (50); ``stop_then``, what happens beyond a bound: the training ends with the
+            weights of its best step (``"end"``), goes on from there at half the rate (``"lower"``) or only tells
+            (``"warn"``); ``stop_notify``, a webhook or a command that is told. For a loop also: ``tokenizer``, which
+            text needs; ``data``, the dataset; ``collate``, a function from a list of examples to a batch;
+            ``loss(model, batch)``, a scalar (the model's own by default); ``steps`` of the domain; ``batch_size`` for
+            measurements; ``seed``; ``resume``, a folder written by ``protected.save_state``.
 
     Raises:
         MethodError: a method cannot work there; the message says why.
@@ -80,7 +84,7 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
     if isinstance(target, nn.Module) and len(rest) == 2 and isinstance(rest[0], torch.optim.Optimizer):
         from everlearn.protecting.loop import ProtectedLoop
 
-        if of_trainers := sorted({"stop", "stop_every"} & set(options)):
+        if of_trainers := sorted(STOP & set(options)):
             raise MethodError(
                 f"`{of_trainers[0]}` works with a Trainer only: a plain loop decides itself when it ends."
             )

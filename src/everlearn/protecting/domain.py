@@ -191,17 +191,25 @@ class ProtectedDomain:
             self.written.add(as_text(inputs))
         return self.objective.read(inputs)
 
-    def finish(self, writes: bool, stopped: str | None = None) -> None:
+    def goes_on_from(self, before: ProtectedDomain) -> None:
+        """Report what was at work in a training that this one continues from an earlier step."""
+        self._passes, self._added, self._masks = before._passes, before._added, before._masks_at_work()
+
+    def _masks_at_work(self) -> dict[str, MaskAtWork]:
+        now = {
+            name: MaskAtWork(count, 1 - mean, str(applies_to))
+            for name, (applies_to, count, mean) in self.protection.masked().items()
+        }
+        return self._masks | now
+
+    def finish(self, writes: bool, events: Sequence[str] = ()) -> None:
         """Measure what was learnt and forgotten, write the memory (on one process), and create the report.
 
         Args:
             writes: whether this process writes the memory.
-            stopped: why the training ended before its last step.
+            events: what happened during the training, one sentence each.
         """
-        self._masks = {
-            name: MaskAtWork(count, 1 - mean, str(applies_to))
-            for name, (applies_to, count, mean) in self.protection.masked().items()
-        }
+        self._masks = self._masks_at_work()
         self.end()
         stage = self.stage
         forgetting = [text.forgetting(stage.model, stage.batch_size, self._bf16) for text in self._held_out]
@@ -219,7 +227,7 @@ class ProtectedDomain:
             memory=place,
             memory_bytes=0 if place is None else sum(file.stat().st_size for file in place.iterdir()),
             forgetting=tuple(forgetting),
-            stopped=stopped,
+            events=tuple(events),
         )
 
     def end(self) -> None:

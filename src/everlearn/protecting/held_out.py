@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,18 +22,21 @@ from everlearn.data.readers import FORMATS
 from everlearn.data.text_files import COMPRESSIONS
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, MethodError
+from everlearn.evaluation import METRICS, Cell
+from everlearn.evaluation.cell import text_cell
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, facts_of_rows
-from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
+from everlearn.evaluation.held_out_rows import facts_of_rows
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import Objective, make_objective
 from everlearn.model.training_mode import as_its_class_computes
 from everlearn.model.vocabulary_head import output_head, unwrap
 from everlearn.options import path_or_id
-from everlearn.predictors.block_losses import BlockLosses, block_losses
+from everlearn.predictors.block_losses import block_losses
+from everlearn.run.forgetting_guard import MEASURE, worse
+from everlearn.tasks.held_out import HeldOut
 
 OneText = str | Path | Sequence[str] | Sequence[Path]
-HeldOut = OneText | Mapping[str, OneText]
+HeldOutTexts = OneText | Mapping[str, OneText]
 """A file or folder of text, several of them, or texts; or several of these by name."""
 ROWS, LONGEST = 256, 512
 """Largest number of rows of a text that are scored, evenly spread over it; largest number of tokens of a row."""
@@ -82,48 +84,52 @@ class ScoredText:
     """
 
     def __init__(self, name: str, text: Any, model: nn.Module, tokenizer: Any) -> None:
-        self.name, self.objective = name, make_objective(None, model, tokenizer)
+        self.name, self._objective = name, make_objective(None, model, tokenizer)
         kind, place = kind_of(model), f"`held_out` ('{name}')"
-        encoder, packer, rows = rows_of_text(place, text, self.objective, model)
+        encoder, packer, rows = rows_of_text(place, text, self._objective, model)
         blocks = PackedBlocks.from_blocks(rows, 0, name)
         chosen = np.unique(np.linspace(0, len(blocks) - 1, min(ROWS, len(blocks))).astype(int))
         # A decoder predicts the end of each text, an encoder no special token.
         width = packer.count.bytes_per_label(0 if kind == "encoder" else 1)
-        self._known = facts_of_rows(blocks, chosen, encoder, width, in_order=True)
-        self._rows = blocks.take(chosen)
-        self._before: BlockLosses | None = None
+        facts = facts_of_rows(blocks, chosen, encoder, width, in_order=True)
+        self.held_out = HeldOut(PackedBlocks.from_blocks(blocks.take(chosen), 0, name), width, facts)
+        self._before: Cell | None = None
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.held_out.blocks)
 
-    def take(self, indices: Iterable[int]) -> list[Block]:
-        """Return rows by number."""
-        return [self._rows[index] for index in indices]
+    @property
+    def before(self) -> Cell:
+        """The scores before the training.
+
+        Raises:
+            MethodError: there are none yet.
+        """
+        if self._before is None:
+            raise MethodError("The held-out text was not scored before the training.")
+        return self._before
 
     def measure(self, model: nn.Module, batch_size: int, bf16: bool) -> None:
-        """Score the text before the training."""
-        self._before = self._losses(model, batch_size, bf16)
+        """Score the text before the training, once."""
+        if self._before is None:
+            self._before = self.score(model, batch_size, bf16)
+
+    def score(self, model: nn.Module, batch_size: int, bf16: bool) -> Cell:
+        """Return the losses of a model on the text."""
+        core = unwrap(model)
+        with as_its_class_computes(core):
+            losses = block_losses(core, self.held_out.blocks, self._objective, batch_size=batch_size, bf16=bf16)
+        given = self.held_out.given(losses.items)
+        return text_cell(losses.nats, losses.items, self.held_out.bytes_per_token, given=given, task=self.name)
 
     def forgetting(self, model: nn.Module, batch_size: int, bf16: bool) -> Forgetting:
         """Score the text again, and return the change."""
-        if self._before is None:
-            raise MethodError("The held-out text was not scored before the training.")
-        nats = np.stack([self._before.nats, self._losses(model, batch_size, bf16).nats])
-        per_byte = np.broadcast_to(self._before.items * self._known[BYTES] * math.log(2), nats.shape)
-        before, after = nats.sum(1) / per_byte.sum(1)
-        samples = bootstrap_ratio(nats, per_byte, groups=self._known.get(DOCUMENT), seed=("protect", self.name))
-        low, high = percentiles(samples[:, 1] - samples[:, 0])
-        known = bool(np.isfinite(low))
-        forgotten = Estimate(float(after - before), *((float(low), float(high)) if known else (None, None)))
-        return Forgetting(self.name, float(before), float(after), forgotten, len(self))
-
-    def _losses(self, model: nn.Module, batch_size: int, bf16: bool) -> BlockLosses:
-        core = unwrap(model)
-        with as_its_class_computes(core):
-            return block_losses(core, self, self.objective, batch_size=batch_size, bf16=bf16)
+        score, after = METRICS[MEASURE].score, self.score(model, batch_size, bf16)
+        change = worse(self.before, after, self.name)
+        return Forgetting(self.name, score(self.before), score(after), change, len(self))
 
 
-def held_out_texts(held_out: HeldOut | None, model: nn.Module, tokenizer: Any) -> list[ScoredText]:
+def held_out_texts(held_out: HeldOutTexts | None, model: nn.Module, tokenizer: Any) -> list[ScoredText]:
     """Tokenise the texts that will be scored.
 
     Raises:

@@ -17,7 +17,7 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.foreign_data import Collator
-from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts
+from everlearn.protecting.held_out import HeldOutTexts, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
 
 Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
@@ -50,7 +50,7 @@ class ProtectedLoop:
         domain: str | None = None,
         seed: int = 0,
         resume: str | Path | None = None,
-        held_out: HeldOut | None = None,
+        held_out: HeldOutTexts | None = None,
         general: OneText | None = None,
         tokenizer: Any = None,
     ) -> None:

@@ -57,7 +57,7 @@ class ProtectionReport:
         memory: folder that the memory was written to; None on processes that do not write.
         memory_bytes: size of its files.
         forgetting: what was forgotten on each held-out text.
-        stopped: why the training ended before its last step; None if it did not.
+        events: bounds of `stop` that were passed and what followed, one sentence each.
     """
 
     domain: str
@@ -70,7 +70,7 @@ class ProtectionReport:
     memory: Path | None = None
     memory_bytes: int = 0
     forgetting: tuple[Forgetting, ...] = ()
-    stopped: str | None = None
+    events: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, for JSON."""
@@ -86,7 +86,7 @@ class ProtectionReport:
         acted, names = bool(working or self.masks or self.other_means), " + ".join(self.methods)
         done = f"{names} protected {knew}" if acted else f"{names} protected nothing in this domain"
         lines = [f"Learnt '{self.domain}' in {self.steps:,} steps; {done}."]
-        lines += [self.stopped] if self.stopped else []
+        lines += self.events
         if not acted and not self.earlier:
             lines.append("What it learnt is protected from the next domain on, if the method keeps a memory.")
         lines += [f"Penalty {name}: {value:.3g} on average, added to the loss." for name, value in working.items()]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import datasets
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
@@ -19,10 +21,10 @@ from everlearn.methods.engine.processes import loss_scale
 from everlearn.model.sharding import Blueprint
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
-from everlearn.protecting.held_out import HeldOut, OneText, held_out_texts
+from everlearn.protecting.held_out import HeldOutTexts, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
 from everlearn.protecting.sharded import check_sharded
-from everlearn.protecting.stopping import EVERY, Bounds, StopWhenForgetting
+from everlearn.protecting.stopping import EVERY, Bounds, StopWhenForgetting, check_stoppable, stop_options
 from everlearn.run.trainer import ADDED
 
 _BYPASSED = (
@@ -54,8 +56,7 @@ class Protected(_Base):
         Raises:
             RunError: the domain of the trainer has begun already.
         """
-        domain = self.protected
-        if domain.begun:
+        if self.protected.begun:
             raise RunError(
                 "This trainer has begun its domain already. For the next domain, or to go on after an interruption "
                 "(`resume_from_checkpoint`), create the model and the trainer again and `protect` it."
@@ -65,27 +66,36 @@ class Protected(_Base):
             resume_from_checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
             if resume_from_checkpoint is None:
                 raise RunError(f"{folder} has no checkpoint to resume from. Leave `resume_from_checkpoint` out.")
-        if resume_from_checkpoint and self.stopping is not None:
-            raise RunError(
-                "A checkpoint does not say what was within the bounds of `stop`. Start the domain again, or go on "
-                "without `stop`."
-            )
-        if resume_from_checkpoint:
-            domain.load_state(Path(str(resume_from_checkpoint)) / FOLDER)
         own: Any = self.train_dataset
-        self.train_dataset = domain.begin()
-        blueprint = Blueprint(domain.stage.model) if self.is_fsdp_enabled else None
+        checkpoint: Any = resume_from_checkpoint or None
+        result: Any = TrainOutput(0, math.nan, {})  # of a training that had come to its end when it was interrupted
+        if self.stopping is not None:
+            checkpoint = self.stopping.begin(checkpoint)
         try:
-            result = super().train(resume_from_checkpoint, *args, **kwargs)
+            while True:
+                if checkpoint:
+                    self.protected.load_state(Path(checkpoint) / FOLDER)
+                self.train_dataset = self.protected.begin()
+                blueprint = Blueprint(self.protected.stage.model) if self.is_fsdp_enabled else None
+                if self.stopping is not None and self.stopping.ended:
+                    self.stopping.load(checkpoint)
+                    break
+                result = super().train(checkpoint, *args, **kwargs)
+                if self.stopping is None or not self.stopping.guard.taken_back:
+                    break
+                checkpoint = self.stopping.go_back()
         except BaseException:
-            domain.abandon()
+            self.protected.abandon()
             raise
         finally:
             self.train_dataset = own
+        domain = self.protected
         if blueprint is not None:  # what follows measures, on a complete model in each process
             domain.stage.model = blueprint.filled(domain.stage.model)
-        domain.finish(self.is_world_process_zero(), None if self.stopping is None else self.stopping.told)
+        domain.finish(self.is_world_process_zero(), () if self.stopping is None else self.stopping.guard.state.notes)
         self.accelerator.wait_for_everyone()
+        if self.stopping is not None:
+            self.stopping.clean_up()
         if numbers := domain.report.numbers():
             self.log(numbers)
         if self.is_world_process_zero():
@@ -183,10 +193,14 @@ class Protected(_Base):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Save the state of the methods too, inside the checkpoint."""
+        if self.stopping is not None and not self.stopping.before_saving(self.state):
+            return
         super()._save_checkpoint(model, trial)
         if self.is_world_process_zero():
             place = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             self.protected.save_state(place / FOLDER)
+            if self.stopping is not None:
+                self.stopping.saved(place)
 
 
 class _StepHooks(TrainerCallback):
@@ -207,10 +221,12 @@ def protect_trainer(
     methods: Sequence[str | Mapping[str, Any] | Method],
     memory: str | Path,
     domain: str | None = None,
-    held_out: HeldOut | None = None,
+    held_out: HeldOutTexts | None = None,
     general: OneText | None = None,
     stop: Bounds | None = None,
     stop_every: int = EVERY,
+    stop_then: str = "end",
+    stop_notify: str | Sequence[str] | None = None,
 ) -> Trainer:
     """Protect a Trainer in place; see :func:`everlearn.protect`."""
     if isinstance(trainer, Protected):
@@ -241,36 +257,38 @@ def protect_trainer(
     else:
         collator = trainer._get_collator_with_removed_columns(collator, description="training")
     texts = held_out_texts(held_out, trainer.model, getattr(trainer, "processing_class", None))
-    protected = ProtectedDomain(
-        unwrap(trainer.model),
-        methods,
-        memory,
-        dataset=dataset,
-        collator=collator,
-        tokenizer=getattr(trainer, "processing_class", None),
-        domain=domain,
-        batch_size=args.per_device_train_batch_size,
-        rows_per_step=args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        steps=max(args.max_steps, 0),
-        seed=args.seed,
-        held_out=texts,
-        general=general,
-        flattening=f"Set `{'packing' if getattr(args, 'packing', False) else 'padding_free'}=False`",
-        bf16=args.bf16,
-    )
+
+    def new_domain(methods: Sequence[str | Mapping[str, Any] | Method]) -> ProtectedDomain:
+        made = ProtectedDomain(
+            unwrap(cast(nn.Module, trainer.model)),
+            methods,
+            memory,
+            dataset=dataset,
+            collator=collator,
+            tokenizer=getattr(trainer, "processing_class", None),
+            domain=domain,
+            batch_size=args.per_device_train_batch_size,
+            rows_per_step=args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+            steps=max(args.max_steps, 0),
+            seed=args.seed,
+            held_out=texts,
+            general=general,
+            flattening=f"Set `{'packing' if getattr(args, 'packing', False) else 'padding_free'}=False`",
+            bf16=args.bf16,
+        )
+        if trainer.optimizer is not None or trainer.lr_scheduler is not None:
+            _refuse_given_optimizer(trainer, made)
+        return made
+
+    unbegun = methods if stop is None else copy.deepcopy(methods)
+    protected = new_domain(methods)
     if trainer.is_fsdp_enabled:
         check_sharded(trainer, protected.protection.methods, stop is not None)
     stopping = None
-    if stop is None and stop_every != EVERY:
-        raise MethodError("`stop_every` has no effect without `stop`. Remove it, or give `stop`.")
-    if stop is not None and args.load_best_model_at_end:
-        raise MethodError(
-            "`stop` decides which weights the training ends with, and so does `load_best_model_at_end`. Unset one."
-        )
-    if stop is not None:
-        stopping = StopWhenForgetting(texts, stop, stop_every, args.per_device_train_batch_size, args.bf16)
-    if trainer.optimizer is not None or trainer.lr_scheduler is not None:
-        _refuse_given_optimizer(trainer, protected)
+    options = stop_options(texts, protected.stage.domain, stop, stop_every, stop_then, stop_notify)
+    if options is not None:
+        check_stoppable(trainer, options, protected.written is not None)
+        stopping = StopWhenForgetting(trainer, options, lambda: new_domain(copy.deepcopy(unbegun)))
     own: Any = type(trainer)
     trainer.__class__ = type(f"Protected{own.__name__}", (Protected, own), {})
     mixed: Any = trainer

@@ -2,6 +2,7 @@
 
 After a bound is passed, the domain is trained again from the checkpoint of its best step, with the memory that the
 methods had there, as if a killed run were resumed. So a run that is killed at any moment ends with the same weights.
+A protected Trainer (:mod:`everlearn.protecting.stopping`) is judged and continued in the same way.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from everlearn import files
@@ -23,6 +25,7 @@ from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.statistics import percentiles
+from everlearn.run import notification
 from everlearn.run.folder import RunFolder
 from everlearn.run.trainer import checkpoints, step_of
 
@@ -31,6 +34,8 @@ STATE = "stop.json"
 LOWERED, TIMES = 0.5, 3
 """`then: lower` multiplies the learning rate by the first number, at most this number of times."""
 MEASURE = "bits_per_byte"
+Then = Literal["end", "lower", "warn"]
+Notify = str | tuple[str, ...]
 
 
 @dataclass
@@ -56,29 +61,42 @@ class Decisions:
 
 
 @dataclass(frozen=True)
+class ForgettingBound:
+    """How much worse a held-out text may get.
+
+    Attributes:
+        reference: the cell of the text under the model that it is compared with.
+        most: the bits per byte that are allowed.
+        key: the key of the recipe that allows them.
+        since: the model that it is compared with, in words, such as "under the base model".
+    """
+
+    reference: Cell
+    most: float
+    key: str
+    since: str
+
+
+@dataclass(frozen=True)
 class Passed:
     """A bound that was passed.
 
     Attributes:
         name: the held-out text.
         worse: bits per byte that it got worse, with its 95 % interval.
-        bound: the bits per byte that were allowed.
-        key: the key of the recipe that allows them.
-        since: the model that it is compared with, in words, such as "under the base model".
+        bound: the bound.
     """
 
     name: str
     worse: Estimate
-    bound: float
-    key: str
-    since: str
+    bound: ForgettingBound
 
     def __str__(self) -> str:
         between = self.worse.interval
         error = f" ({between[0]:+.4f} to {between[1]:+.4f})" if between else ""
         return (
-            f"'{self.name}' is predicted {self.worse.value:.4f}{error} bits per byte worse than {self.since}, more "
-            f"than `{self.key}` allows ({self.bound:g})"
+            f"'{self.name}' is predicted {self.worse.value:.4f}{error} bits per byte worse than {self.bound.since}, "
+            f"more than `{self.bound.key}` allows ({self.bound.most:g})"
         )
 
 
@@ -86,24 +104,52 @@ class ForgettingGuard:
     """Judge the scores inside one domain, and say where its training begins and ends.
 
     Args:
-        recipe: recipe of the run, with `stop`.
-        folder: folder of the run.
-        index: number of the domain, from 1.
+        domain: name of the domain.
+        folder: folder of its checkpoints, where the decisions are written too.
+        bounds: name of a held-out text → its bound.
+        own: name of the held-out text of the domain, if it has one.
+        then: what happens when a bound is passed.
+        notify: a webhook or a command that is told of it.
+        run: name of the run, for `notify`.
         writes: whether this process writes; all processes decide the same.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, index: int, writes: bool = True) -> None:
-        assert recipe.stop is not None
-        self.stop, self.domain = recipe.stop, recipe.domains[index - 1].name
-        self._learns = recipe.domains[index - 1].learns
-        self._training = folder.training(index, self.domain)
-        self._bounds = dict(_bounds(recipe, folder, index))
-        self.state = _read(self._training / STATE)
+    def __init__(
+        self,
+        domain: str,
+        folder: Path,
+        bounds: Mapping[str, ForgettingBound],
+        *,
+        own: str,
+        then: Then = "end",
+        notify: Notify | None = None,
+        run: str = "",
+        writes: bool = True,
+    ) -> None:
+        self.domain = domain
+        self._folder, self._bounds, self._own = folder, bounds, own
+        self._then, self._notify, self._run, self._writes = then, notify, run, writes
+        self.state = _read(folder / STATE)
         self.spent: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
         """Returns the tokens and seconds of the training so far."""
         self.taken_back = False
         """Whether the training that ended just now must begin again, from the best step."""
-        self._writes = writes
+
+    @classmethod
+    def of_run(cls, recipe: Recipe, folder: RunFolder, index: int, writes: bool) -> ForgettingGuard:
+        """Return the guard of a domain of a run whose recipe has `stop`; domains are numbered from 1."""
+        assert recipe.stop is not None
+        domain = recipe.domains[index - 1]
+        return cls(
+            domain.name,
+            folder.training(index, domain.name),
+            dict(_bounds(recipe, folder, index)),
+            own=domain.learns,
+            then=recipe.stop.then,
+            notify=recipe.stop.notify,
+            run=folder.path.name,
+            writes=writes,
+        )
 
     # -- where the training begins ----------------------------------------------------------------------------
 
@@ -142,6 +188,29 @@ class ForgettingGuard:
 
     # -- the decision -----------------------------------------------------------------------------------------
 
+    def decide(
+        self, state: TrainerState, control: TrainerControl, cells: Mapping[str, Cell], say: Callable[[str], None]
+    ) -> None:
+        """Judge the scores after a step, and tell the Trainer whether to save and whether to stop.
+
+        Args:
+            state: state of the Trainer.
+            control: what the Trainer does next.
+            cells: name → cell of the held-out text.
+            say: called with each event, one sentence each.
+        """
+        known = len(self.state.notes)
+        decided = list(self.judge(state.global_step, state.max_steps, cells))
+        better, self.taken_back = broadcast_object_list(decided)
+        control.should_training_stop |= self.taken_back
+        control.should_save |= better
+        for note in self.state.notes[known:]:
+            say(note)
+            if self._notify and self._writes:
+                event = {"text": note, "run": self._run, "domain": self.domain, "step": state.global_step}
+                if failed := notification.send(self._notify, event):
+                    say(failed)
+
     def judge(self, step: int, last: int, cells: Mapping[str, Cell]) -> tuple[bool, bool]:
         """Decide from the scores after a step whether and how to continue.
 
@@ -154,11 +223,11 @@ class ForgettingGuard:
             Whether to write a checkpoint of this step, and whether to end the training here.
         """
         passed = self._passed(cells)
-        if self.stop.then == "warn":
+        if self._then == "warn":
             self._warn(step, passed)
             return False, False
         if not passed:
-            better = self._note_best(step, cells.get(self._learns))
+            better = self._note_best(step, cells.get(self._own))
             if better or step < last:
                 return better, False
         best = self._best_step()
@@ -182,8 +251,8 @@ class ForgettingGuard:
         """Decide how the domain continues from its best step."""
         what = f"Domain '{self.domain}', step {step:,} of {last:,}: {passed}."
         where = f"step {best:,}" if best else "its beginning, since no measured step was within the bounds"
-        if self.stop.then == "lower" and self.state.lowered < TIMES:
-            for newer in checkpoints(self._training) if self._writes else []:
+        if self._then == "lower" and self.state.lowered < TIMES:
+            for newer in checkpoints(self._folder) if self._writes else []:
                 if step_of(newer) > best:
                     shutil.rmtree(newer, ignore_errors=True)
             self.state.lowered += 1
@@ -198,9 +267,9 @@ class ForgettingGuard:
         """Return the texts that are worse than their bounds; a score that is not finite is worse than any bound."""
         score = METRICS[MEASURE].score
         return [
-            Passed(name, worse(reference, cells[name], name), bound, key, since)
-            for name, (reference, bound, key, since) in self._bounds.items()
-            if name in cells and not score(cells[name]) - score(reference) <= bound
+            Passed(name, worse(bound.reference, cells[name], name), bound)
+            for name, bound in self._bounds.items()
+            if name in cells and not score(cells[name]) - score(bound.reference) <= bound.most
         ]
 
     def _note_best(self, step: int, own: Cell | None) -> bool:
@@ -224,18 +293,18 @@ class ForgettingGuard:
         return int(self.state.best[-1]["step"]) if self.state.best else 0
 
     def _checkpoint(self, step: int) -> Path:
-        found = next((each for each in checkpoints(self._training) if step_of(each) == step), None)
-        wrong = f"{self._training} has no checkpoint of step {step:,}" if found is None else files.damage(found)
+        found = next((each for each in checkpoints(self._folder) if step_of(each) == step), None)
+        wrong = f"{self._folder} has no checkpoint of step {step:,}" if found is None else files.damage(found)
         if found is None or wrong is not None:
             raise RunError(
-                f"{wrong}, with which '{self.domain}' ends. Delete {self._training.name}, and `everlearn resume` "
-                "trains the domain again."
+                f"{wrong}, with which '{self.domain}' ends. Restore it from a copy, or delete {self._folder} to train "
+                "the domain again."
             )
         return found
 
     def _save(self) -> None:
         if self._writes:
-            files.write_json(self._training / STATE, dataclasses.asdict(self.state))
+            files.write_json(self._folder / STATE, dataclasses.asdict(self.state))
 
 
 def worse(before: Cell, after: Cell, name: str) -> Estimate:
@@ -246,13 +315,16 @@ def worse(before: Cell, after: Cell, name: str) -> Estimate:
     return Estimate(value, float(low), float(high)) if low == low else Estimate(value)
 
 
-def _bounds(recipe: Recipe, folder: RunFolder, index: int) -> Any:
-    """Yield (name, (cell of the reference, bound, key, what the reference is)) of the texts that are bounded."""
+def _bounds(recipe: Recipe, folder: RunFolder, index: int) -> Iterator[tuple[str, ForgettingBound]]:
+    """Yield the name and the bound of each text that is bounded."""
     stop, cells = recipe.stop, folder.path / "evaluation"
     assert stop is not None
     if stop.general is not None and recipe.general is not None:
         name = recipe.general.name
-        yield name, (Cell.load(set_path(cells, 0, name)), stop.general, "stop.general", "under the base model")
+        yield (
+            name,
+            ForgettingBound(Cell.load(set_path(cells, 0, name)), stop.general, "stop.general", "under the base model"),
+        )
     if stop.earlier is None:
         return
     *before, now = recipe.domains[:index]
@@ -260,7 +332,7 @@ def _bounds(recipe: Recipe, folder: RunFolder, index: int) -> Any:
     for name, row in last.items():
         if name != now.learns:
             reference = Cell.load(set_path(cells, row, name))
-            yield name, (reference, stop.earlier, "stop.earlier", "right after it was learnt")
+            yield name, ForgettingBound(reference, stop.earlier, "stop.earlier", "right after it was learnt")
 
 
 def _read(path: Path) -> Decisions:
@@ -269,7 +341,7 @@ def _read(path: Path) -> Decisions:
     try:
         return Decisions(**files.read_json(path))
     except TypeError:
-        raise RunError(f"{path} is damaged. Delete {path.parent.name}, and `everlearn resume` trains again.") from None
+        raise RunError(f"{path} is damaged. Delete {path.parent} to train the domain again.") from None
 
 
 class _LowerRate(TrainerCallback):

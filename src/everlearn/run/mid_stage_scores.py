@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -15,7 +14,6 @@ from everlearn.evaluation import METRICS, Cell
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.predictors import Checkpoint
-from everlearn.run import notification
 from everlearn.run.forecast import SETS
 from everlearn.run.forgetting_guard import ForgettingGuard
 from everlearn.run.open_run import OpenRun
@@ -92,24 +90,7 @@ class StageCurves(TrainerCallback):
         if line and self.write is not None:
             self.write({"step": step, "tokens": self.tokens(), **line})
         if self.guard is not None and cells:
-            told = len(self.guard.state.notes)
-            decided = list(self.guard.judge(step, state.max_steps, cells))
-            better, self.guard.taken_back = broadcast_object_list(decided)
-            control.should_training_stop |= self.guard.taken_back
-            control.should_save |= better
-            for note in self.guard.state.notes[told:]:
-                self.run.reporter.say(note)
-                self._notify(step, note)
-
-    def _notify(self, step: int, note: str) -> None:
-        notify = self.guard and self.guard.stop.notify
-        if not notify or self.write is None:
-            return
-        assert self.guard is not None
-        event = {"text": note, "run": self.run.folder.path.name, "domain": self.guard.domain, "step": step}
-        failed = notification.send(notify, event)
-        if failed:
-            self.run.reporter.say(failed)
+            self.guard.decide(state, control, cells, self.run.reporter.say)
 
     def _cell(self, task: Task, kind: str, done: Counted) -> Cell:
         started, how = time.monotonic(), replace(self.how, progress=done.part())

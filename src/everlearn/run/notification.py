@@ -19,22 +19,25 @@ SECONDS = 20.0
 SCHEMES = ("http://", "https://")
 
 
-def check(notify: str | tuple[str, ...]) -> None:
+def check(notify: str | tuple[str, ...], key: str = "stop.notify") -> None:
     """Check that a webhook has an address, and that a command exists.
+
+    Args:
+        notify: the webhook or the command.
+        key: what the user set, for error messages.
 
     Raises:
         RecipeError: if not.
     """
     if not isinstance(notify, str):
         if not shutil.which(notify[0]):
-            raise RecipeError(f"`stop.notify`: there is no command '{notify[0]}' here. Give its whole path.")
+            raise RecipeError(f"`{key}`: there is no command '{notify[0]}' here. Give its whole path.")
     elif notify.startswith("$") and notify[1:] not in os.environ:
-        raise RecipeError(f"`stop.notify` is the environment variable {notify}, which is not set.")
+        raise RecipeError(f"`{key}` is the environment variable {notify}, which is not set.")
     elif not _address(notify).startswith(SCHEMES):
         what = f"{notify} is" if notify.startswith("$") else f"'{notify}' is"
         raise RecipeError(
-            f"`stop.notify`: {what} no address. Give an address that begins with https://, or a command as a list of "
-            "words."
+            f"`{key}`: {what} no address. Give an address that begins with https://, or a command as a list of words."
         )
 
 
@@ -60,7 +63,7 @@ def send(notify: str | tuple[str, ...], event: Mapping[str, Any]) -> str | None:
     except (OSError, ValueError, http.client.HTTPException, subprocess.TimeoutExpired) as error:
         why = first_line(error)
     # The address may hold a secret, so it is not named.
-    return why and f"Nobody was told of this: `stop.notify` failed ({why}). Training continues."
+    return why and f"Nobody was told of this: the notification failed ({why}). Training continues."
 
 
 def _address(notify: str) -> str:
