@@ -20,7 +20,7 @@ from pathlib import Path
 from everlearn import files
 from everlearn.report import Comparison, compare, markdown
 from everlearn.report.figures.registry import draw, standalone
-from everlearn.report.figures.tradeoff import Standing, Standings
+from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn_bench.demo.demo import METHODS
 
 HERE = Path(__file__).resolve().parent
@@ -79,17 +79,17 @@ def with_tables(text: str) -> str:
 
 def picture() -> str:
     """Return the figure as a standalone file."""
-    (plate,) = draw("standing", Standings(standings(), "bits/byte", ranked=False))
+    (plate,) = draw("tradeoff", Tradeoff(tradeoff_points(), "bits/byte", ranked=False))
     return standalone(plate)
 
 
-def standings() -> tuple[Standing, ...]:
+def tradeoff_points() -> tuple[TradeoffPoint, ...]:
     """Return what each run learnt and forgot, the best final result first."""
     own = comparison()
     learnt, forgotten = (own.measure(own.lead, key) for key in ("learnt", "forgotten"))
     assert learnt is not None
     assert forgotten is not None
-    return tuple(Standing(own.labels[n], learnt.estimates[n], forgotten.estimates[n]) for n in own.ranking)
+    return tuple(TradeoffPoint(own.labels[n], learnt.estimates[n], forgotten.estimates[n]) for n in own.ranking)
 
 
 if __name__ == "__main__":

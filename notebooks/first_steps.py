@@ -75,7 +75,7 @@ from everlearn.report import compare
 from everlearn.report.plots import plotted
 
 both = compare([f"{FOLDER}/plain", f"{FOLDER}/protected"])
-figure = plotted("standing", both)
+figure = plotted("tradeoff", both)
 figure.set_size_inches(5, 3.6)
 figure
 

@@ -229,8 +229,8 @@ def test_the_demo_page_and_the_first_picture_show_the_committed_cells() -> None:
     page, picture = (file.read_text(encoding="utf-8") for file in (demo_page.PAGE, demo_page.PICTURE))
     assert demo_page.with_tables(page) == page
     said = re.findall('aria-label="([^"]*)"', picture)[0]
-    assert len(demo_page.standings()) == len(demo_page.METHODS)
-    for run in demo_page.standings():
+    assert len(demo_page.tradeoff_points()) == len(demo_page.METHODS)
+    for run in demo_page.tradeoff_points():
         values = (f"{value:.3f}" for value in (run.learnt.value, run.forgotten.value))
         shown = "{}: learnt {}{interval}, forgotten {}{interval}".format(run.label, *values, interval=r"( \[[^\]]*\])?")
         assert re.search(shown, said), said

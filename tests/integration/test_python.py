@@ -138,7 +138,7 @@ def test_figures_are_matplotlib_s(finished: RunResults, name: str, tmp_path: Pat
 def test_what_a_figure_shows(finished: RunResults) -> None:
     assert finished._folder is not None
     summary = finished.summary["bits_per_byte"]
-    point = finished.figure("standing").axes[0].get_lines()[0]
+    point = finished.figure("tradeoff").axes[0].get_lines()[0]
     assert (point.get_xdata()[0], point.get_ydata()[0]) == pytest.approx(
         (summary.forgotten["mean"].value, summary.learnt["mean"].value)
     )  # as on the page: learnt upwards
@@ -149,8 +149,8 @@ def test_what_a_figure_shows(finished: RunResults) -> None:
     assert list(line.get_ydata()) == [row[-1] for row in finished.matrices["bits_per_byte"].values]
     several = plotted("training", compare([finished._folder, finished._folder]))
     assert len(several.axes[0].get_legend().get_texts()) == 2
-    with pytest.raises(RunError, match=r"no plot 'standin'.*'standing'"):
-        finished.figure("standin")
+    with pytest.raises(RunError, match=r"no plot 'tradeof'.*'tradeoff'"):
+        finished.figure("tradeof")
 
 
 def test_texts_in_memory_are_their_content(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.figures.heat import READABLE, Heat, Shade
-from everlearn.report.figures.tradeoff import Standing, Standings, frontier
+from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint, frontier
 from everlearn.report.figures.weight_movement import said as named
 from everlearn.report.figures.within_stage import _line, ends
 from everlearn.report.png import GAIN, LEVELS, LOSS, level, png
@@ -201,9 +201,9 @@ def test_the_frontier_beats_or_holds_every_point(points):
 
 
 def runs(count):
-    return Standings(
+    return Tradeoff(
         tuple(
-            Standing(f"Run {i}", Estimate(0.5 - 0.01 * i, 0.4, 0.6), Estimate(0.01 * i, 0.0, 0.02 * i), i == 0)
+            TradeoffPoint(f"Run {i}", Estimate(0.5 - 0.01 * i, 0.4, 0.6), Estimate(0.01 * i, 0.0, 0.02 * i), i == 0)
             for i in range(count)
         ),
         "bits/byte",
@@ -211,7 +211,7 @@ def runs(count):
 
 
 def test_the_picture_of_all_runs_names_them_and_says_where_better_is():
-    svg = one("standing", runs(3))
+    svg = one("tradeoff", runs(3))
     assert {"Run 0", "Run 1", "Run 2", "base model", "better: more learnt, less forgotten"} <= set(texts(svg))
     assert svg.count("<title>") == 3
 
@@ -231,7 +231,7 @@ def test_every_line_of_a_frontier_is_named_or_said_to_have_no_room(count):
 
 
 def test_many_runs_are_named_by_their_rank():
-    svg = one("standing", runs(30))
+    svg = one("tradeoff", runs(30))
     assert "Run 0" in texts(svg)
     assert {"30", "15"} & set(texts(svg))
     assert "Run 29" not in texts(svg)
@@ -239,9 +239,9 @@ def test_many_runs_are_named_by_their_rank():
 
 
 def test_one_run_is_no_comparison():
-    assert draw("standing", runs(1)) == []
-    unknown = Standing("x", Estimate(), Estimate())
-    assert draw("standing", Standings((unknown, unknown), "")) == []
+    assert draw("tradeoff", runs(1)) == []
+    unknown = TradeoffPoint("x", Estimate(), Estimate())
+    assert draw("tradeoff", Tradeoff((unknown, unknown), "")) == []
 
 
 def test_where_nothing_was_measured_nothing_is_drawn():

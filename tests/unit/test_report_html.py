@@ -27,7 +27,7 @@ from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers, Strength
-from everlearn.report.figures.tradeoff import Standing, Standings
+from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.figures.violins import Violins
 from everlearn.report.html import render, with_code
 from everlearn.report.run_tables import cost_table
@@ -493,8 +493,8 @@ def test_in_a_browser_tables_sort_and_figures_tell_their_values(tmp_path):
     }
     rows = tuple((name, (TableCell(shown, "[0, 1]", order=order),)) for name, (shown, order) in numbers.items())
     table = Table("A", ("Run", "Forgotten ↓"), (*rows, ("mean", (TableCell("+5.000"),))))
-    runs = [Standing(name, Estimate(0.5, 0.4, 0.6), Estimate(0.1)) for name in numbers]
-    section = Section("A", plates=draw("standing", Standings(tuple(runs), "bits/byte")), tables=[table], layout="")
+    runs = [TradeoffPoint(name, Estimate(0.5, 0.4, 0.6), Estimate(0.1)) for name in numbers]
+    section = Section("A", plates=draw("tradeoff", Tradeoff(tuple(runs), "bits/byte")), tables=[table], layout="")
     narrow_text = render(
         "analysis.html.jinja", title="A", kicker="", version="", importance=None, outputs=[], output_tables=[],
         sections=[section],

@@ -29,7 +29,7 @@ from everlearn.report import compare, csv, json, latex, markdown, model_card, te
 from everlearn.report.drawing import SIZE, Drawing, width_of
 from everlearn.report.figures import draw
 from everlearn.report.figures.labels import Frame, Point, draw_names
-from everlearn.report.figures.tradeoff import NARROW, WIDE, Standing, Standings
+from everlearn.report.figures.tradeoff import NARROW, WIDE, Tradeoff, TradeoffPoint
 from everlearn.report.tables import escape_latex, escape_markdown
 
 NASTY = ["a|b", "<script>alert(1)</script>", r"\end{document}%$&#_{}~^", "*[x](http://e)`", "[bold]", "日本", "$x$"]
@@ -239,14 +239,14 @@ def texts(svg):
 def test_the_first_picture_names_every_run_on_every_screen(count, apart):
     """Five runs at equal rates stood so close that one had no name."""
     runs = tuple(
-        Standing(
+        TradeoffPoint(
             f"Method {i} (strength=0.{i})",
             Estimate(0.4 + apart * i, 0.39 + apart * i, 0.41 + apart * i),
             Estimate(0.1 + apart * (i % 3), 0.07, 0.16 + apart),
         )
         for i in range(count)
     )
-    (made,) = draw("standing", Standings(runs, "bits/byte"))
+    (made,) = draw("tradeoff", Tradeoff(runs, "bits/byte"))
     for svg in (made.svg, made.narrow):
         shown = texts(svg)
         assert all(any(text.startswith(f"Method {i} ") for text in shown) for i in range(count)), shown
@@ -255,8 +255,8 @@ def test_the_first_picture_names_every_run_on_every_screen(count, apart):
 
 def test_a_name_without_any_room_stands_under_the_picture(monkeypatch):
     monkeypatch.setattr("everlearn.report.figures.tradeoff.WIDE", Frame(300, 120, 40, 290, 40, 60))
-    runs = tuple(Standing(f"run {i}", Estimate(0.4), Estimate(0.1)) for i in range(9))
-    (made,) = draw("standing", Standings(runs, ""))
+    runs = tuple(TradeoffPoint(f"run {i}", Estimate(0.4), Estimate(0.1)) for i in range(9))
+    (made,) = draw("tradeoff", Tradeoff(runs, ""))
     assert float(re.search(r'viewBox="0 0 300 (\S+)"', made.svg).group(1)) > 120
     assert {f"run {i}" for i in range(9)} <= set(texts(made.svg))
 

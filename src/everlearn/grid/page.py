@@ -35,7 +35,7 @@ from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers
 from everlearn.report.figures.swept import Swept
-from everlearn.report.figures.tradeoff import Standing, Standings
+from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.html import render, top_figure
 from everlearn.report.tables import Table, TableCell, for_markdown, for_terminal, latex_table
 from everlearn.report.verdict import paragraphs
@@ -295,7 +295,7 @@ class GridPage:
                 ("Settings", ", ".join(f"{key} {value}" for key, value in described(self.cells[0].grid.settings))),
             ],
             tables=self.tables(),
-            top=[*(self._standing() if self.comparison is None else top_figure(self.comparison)), *self._frontiers()],
+            top=[*(self._tradeoff() if self.comparison is None else top_figure(self.comparison)), *self._frontiers()],
             swept=[
                 (each.option, legend_of(family.label for family in each.families), self._swept(each))
                 for each in swept(self.lines)
@@ -306,15 +306,16 @@ class GridPage:
             papers=[(line.label, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
         )
 
-    def _standing(self) -> list[Plate]:
+    def _tradeoff(self) -> list[Plate]:
         """Draw learning against forgetting on held-out text, the best at the end first."""
         end, learnt, forgotten, _ = BITS
         measured = [line for line in self.lines if end.number in line.numbers]
         ranked = sorted(measured, key=lambda line: line.numbers[end.number].value or 0.0)
         runs = tuple(
-            Standing(line.label, learnt.estimate(line), forgotten.estimate(line), line is ranked[0]) for line in ranked
+            TradeoffPoint(line.label, learnt.estimate(line), forgotten.estimate(line), line is ranked[0])
+            for line in ranked
         )
-        return draw("standing", Standings(runs, "bits per byte", ranked=False))
+        return draw("tradeoff", Tradeoff(runs, "bits per byte", ranked=False))
 
     def _frontiers(self) -> list[Plate]:
         """Draw the swept rows as shares of plain training's learning, forgetting and drift."""

@@ -26,7 +26,7 @@ from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw, in_section
 from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
-from everlearn.report.figures.tradeoff import Standing, Standings
+from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, task_table
 from everlearn.report.sections import further_sections
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
@@ -128,10 +128,10 @@ def top_figure(comparison: Comparison) -> list[Plate]:
     chosen, nothing = recommended(comparison), (Estimate(),) * len(comparison.pools)
     lost = forgotten.estimates if forgotten else nothing
     several = draw(
-        "standing",
-        Standings(
+        "tradeoff",
+        Tradeoff(
             tuple(
-                Standing(comparison.labels[pool], learnt.estimates[pool], lost[pool], pool == chosen)
+                TradeoffPoint(comparison.labels[pool], learnt.estimates[pool], lost[pool], pool == chosen)
                 for pool in comparison.ranking
             ),
             learnt.unit,

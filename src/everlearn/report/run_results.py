@@ -31,9 +31,9 @@ class RunResults(Results):
     results = learner.run()
     print(results)
     results.to_pandas("summary")
-    figure = results.figure("standing")
+    figure = results.figure("tradeoff")
     figure.axes[0].set_title("After two domains")
-    figure.savefig("standing.pdf")
+    figure.savefig("tradeoff.pdf")
     ```
     """
 
@@ -69,11 +69,11 @@ class RunResults(Results):
         comparison = self.comparison()
         return fragment(verdict(comparison), headline_table(comparison))
 
-    def figure(self, name: str = "standing") -> Plot:
+    def figure(self, name: str = "tradeoff") -> Plot:
         """Return a matplotlib figure.
 
         Args:
-            name: `standing`, `domains`, `general`, `matrix` or `training`.
+            name: `tradeoff`, `domains`, `general`, `matrix` or `training`.
 
         Raises:
             RunError: there is no such plot, or the run lacks its data.

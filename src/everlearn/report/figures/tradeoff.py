@@ -17,7 +17,7 @@ NARROW = Frame(WIDTH, 420, left=42, right=WIDTH - 6, top=48, bottom=376)
 
 
 @dataclass(frozen=True)
-class Standing:
+class TradeoffPoint:
     """The position of one run: what it learnt and what it forgot again."""
 
     label: str
@@ -27,17 +27,17 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Standings:
+class Tradeoff:
     """All runs of a page, the best at the end first."""
 
-    runs: tuple[Standing, ...]
+    runs: tuple[TradeoffPoint, ...]
     unit: str
     ranked: bool = True
     """Whether a table on the page has the same order, so that a rank can stand for a run."""
 
 
-@figure("standing", title="Learning against forgetting", data=Standings, section="top")
-def standing(found: Standings) -> Iterator[Plate]:
+@figure("tradeoff", title="Learning against forgetting", data=Tradeoff, section="top")
+def tradeoff(found: Tradeoff) -> Iterator[Plate]:
     """Draw a point for each run with whiskers for the intervals, and the base model at the origin."""
     runs = [(rank, run) for rank, run in enumerate(found.runs) if None not in (run.learnt.value, run.forgotten.value)]
     if len(runs) < 2:
@@ -55,7 +55,7 @@ def standing(found: Standings) -> Iterator[Plate]:
     yield plate(_drawn(found, runs, WIDE, 30), caption, f"{numbers}.", _drawn(found, runs, NARROW, 26))
 
 
-def _drawn(found: Standings, runs: Sequence[tuple[int, Standing]], frame: Frame, longest: int) -> Drawing:
+def _drawn(found: Tradeoff, runs: Sequence[tuple[int, TradeoffPoint]], frame: Frame, longest: int) -> Drawing:
     """Draw the figure in a frame, with names of at most `longest` characters."""
     drawing = Drawing(frame.width, frame.height)
     # Whiskers may leave the plot, points may not: the wide interval of one run must not squeeze all others.
@@ -84,7 +84,7 @@ def _drawn(found: Standings, runs: Sequence[tuple[int, Standing]], frame: Frame,
     return drawing
 
 
-def _told(rank: int, run: Standing, unit: str) -> str:
+def _told(rank: int, run: TradeoffPoint, unit: str) -> str:
     """Return the tooltip of a run's marker."""
     numbers = (f"{what} {fmt.estimate(e, fmt.decimals([e.value]))} {unit}".strip()
                for what, e in (("learnt", run.learnt), ("forgotten", run.forgotten)))  # fmt: skip
@@ -98,7 +98,9 @@ def _better(drawing: Drawing, frame: Frame) -> None:
     drawing.text(frame.right, 20, "better: more learnt, less forgotten", "end", bold=True)
 
 
-def _list_names(drawing: Drawing, names: Sequence[str], runs: Sequence[tuple[int, Standing]], longest: int) -> None:
+def _list_names(
+    drawing: Drawing, names: Sequence[str], runs: Sequence[tuple[int, TradeoffPoint]], longest: int
+) -> None:
     """List below the plot the names for which it has no room, each after its marker."""
     for name in names:
         for rank, run in runs:
@@ -136,7 +138,7 @@ def _staircase(drawing: Drawing, x: Scale, y: Scale, best: Sequence[tuple[float,
     drawing.path(f"M{path}", FAINT, width=1.2, dash="5 4")
 
 
-def _whiskers(drawing: Drawing, x: Scale, y: Scale, rank: int, run: Standing, frame: Frame) -> None:
+def _whiskers(drawing: Drawing, x: Scale, y: Scale, rank: int, run: TradeoffPoint, frame: Frame) -> None:
     at, colour = (x(run.forgotten.value or 0.0), y(run.learnt.value or 0.0)), series_colour(rank)
     if run.forgotten.interval is not None:
         low, high = (min(max(x(end), frame.left), frame.right) for end in run.forgotten.interval)

@@ -10,8 +10,8 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.report.plots.registry import plot
 
 
-@plot("standing")
-def standing(comparison: Comparison, figure: MatplotlibFigure) -> bool:
+@plot("tradeoff")
+def tradeoff(comparison: Comparison, figure: MatplotlibFigure) -> bool:
     """Plot a point for each run: forgotten to the right, learnt upwards, with 95 % intervals.
 
     Up and left is better. On the dashed line a run has forgotten as much as it learnt.
