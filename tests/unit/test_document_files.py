@@ -17,6 +17,7 @@ import torch
 from transformers import AddedToken
 
 import tiny
+from data_shapes_page import pdf
 from everlearn.data import remote
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
@@ -41,32 +42,6 @@ PAGE = (
 
 def texts(path: Path | str, **keys: object) -> list[str]:
     return [document.text for document, _ in read_documents(Corpus(path=str(path), **keys))]  # type: ignore[arg-type]
-
-
-def pdf(path: Path, words: str) -> None:
-    """Write a PDF file of one page with a line of text."""
-    content = f"BT /F1 12 Tf 72 720 Td ({words}) Tj ET".encode()
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
-        b"/Resources << /Font << /F1 5 0 R >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    written, places = b"%PDF-1.4\n", []
-    for number, each in enumerate(objects, 1):
-        places.append(len(written))
-        written += b"%d 0 obj\n%s\nendobj\n" % (number, each)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    size = len(objects) + 1
-    written += b"xref\n0 %d\n0000000000 65535 f \n%strailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (
-        size,
-        table,
-        size,
-        len(written),
-    )
-    path.write_bytes(written)
 
 
 def test_a_file_of_source_code_is_a_document(tmp_path: Path) -> None:
@@ -372,7 +347,7 @@ def test_fill_in_middle_needs_a_decoder_with_tokens_for_it(tmp_path: Path) -> No
     corpus = Corpus(path="a.py", fill_in_middle=0.5)
     with pytest.raises(ModelError, match="needs a tokenizer with tokens for prefix, suffix and middle"):
         packer_of(corpus, Encoder(tiny.tokenizer(), "decoder"), 16)
-    with pytest.raises(DataError, match="`fill_in_middle`, which only a decoder learns"):
+    with pytest.raises(DataError, match=r"`fill_in_middle: 0\.5`, which only a decoder learns"):
         packer_of(corpus, Encoder(tiny.tokenizer(), "encoder"), 16)
     with pytest.raises(ValueError, match="has answers: remove it"):
         Corpus(path="a.jsonl", target_column="answer", fill_in_middle=0.5)
