@@ -12,6 +12,7 @@ import datasets
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from datasets import concatenate_datasets
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, TrainerCallback
@@ -408,12 +409,24 @@ def test_a_reward_model_predicts_no_text_and_the_advice_works(root: Path) -> Non
         protect(classes, [MAS], memory=root / "memory")
 
 
-def test_a_distribution_that_hides_the_weights_is_refused_for_that(root: Path) -> None:
+@pytest.mark.parametrize("name", ["l2", "mas", "migu", "kd", "o_lora", "replay", "wise_ft"])
+def test_every_kind_of_method_is_refused_under_deepspeed(name: str, root: Path) -> None:
     trainer = make("DPO", root)
     trainer.is_deepspeed_enabled = True
-    sentence = r"under DeepSpeed, which steps on copies.*ZeRO 1.*ZeRO 2.*ZeRO 3.*`train\.fsdp`"
+    sentence = r"under DeepSpeed, whose `backward` also steps.*ZeRO 1, 2 and 3.*`train\.fsdp`"
     with pytest.raises(EverlearnError, match=sentence):
-        protect(trainer, ["l2"], memory=root / "memory")
+        protect(trainer, [name], memory=root / "memory")
+
+
+def test_the_backward_of_accelerate_under_deepspeed_steps() -> None:
+    calls: list[str] = []
+
+    class Engine:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args, **kwargs: calls.append(name)
+
+    DeepSpeedEngineWrapper(Engine()).backward(torch.zeros(()))
+    assert calls.index("backward") + 1 == calls.index("step"), "nothing can act between the two"
 
 
 @pytest.mark.parametrize("name", ["ewc", "migu", "mixout", "kd"])

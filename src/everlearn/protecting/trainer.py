@@ -239,9 +239,9 @@ def protect_trainer(
         )
     if trainer.is_deepspeed_enabled:
         raise MethodError(
-            "`protect` does not work under DeepSpeed, which steps on copies of the weights (ZeRO 1) and keeps "
-            "gradients (ZeRO 2) and weights (ZeRO 3) in parts that no method reaches. Train with DDP, or use "
-            "`everlearn run`, which works with FSDP2 (`train.fsdp`)."
+            "`protect` does not work under DeepSpeed, whose `backward` also steps, on copies and parts of the weights "
+            "(ZeRO 1, 2 and 3), so that no method can act in between. Train with DDP, or use `everlearn run`, which "
+            "works with FSDP2 (`train.fsdp`)."
         )
     if args.auto_find_batch_size:
         raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
