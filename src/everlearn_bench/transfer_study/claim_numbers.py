@@ -71,6 +71,6 @@ def _same_base(run: Run, other: Run) -> bool:
 
 
 def _at(run: Run, row: int) -> dict[str, float]:
-    """Return the bits per byte of each domain in a row: 0 is the base model, 1 a domain learnt alone."""
+    """Return the bits per byte of each domain after a row of the score matrix; row 0 is the base model."""
     table = run.matrices[BITS]
     return {name: value for name in run.domains if (value := table.cell(row, name).value) is not None}
