@@ -138,6 +138,17 @@ def test_files_are_listed_by_format_split_and_use(clone: Path) -> None:
     assert sum(each.bytes for each in files_of(corpus)) == sizes
 
 
+def test_a_folder_tells_the_split_of_its_files_in_the_list(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        rows(tmp_path / "data" / split / "part.jsonl", tiny.texts(3))
+    corpus = Domain(name="d", path=str(tmp_path / "data"), validation="validation")
+    assert [(each.split, each.use) for each in files_of(corpus)] == [
+        ("train", "read"),
+        ("test", "another split than 'train'"),
+        ("validation", "held out"),
+    ]
+
+
 @pytest.mark.parametrize("ending", ["parquet", "feather", "arrow"])
 def test_stored_rows_are_counted_without_their_columns(tmp_path: Path, ending: str) -> None:
     table = pa.table({"text": tiny.texts(20)})

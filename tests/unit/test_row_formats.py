@@ -290,7 +290,9 @@ def test_another_format_is_another_corpus(tmp_path: Path) -> None:
 
 
 def test_init_writes_the_key_and_what_preferences_are(everlearn: Project) -> None:
-    path = Path(written(everlearn.folder, [PAIR | {"prompt": f"{text}?"} for text in tiny.texts(60)]))
+    rows = [PAIR | {"prompt": f"{text}?", "rejected": text} for text in tiny.texts(60)]
+    path = Path(written(everlearn.folder, rows))
     outcome = everlearn("init", "-", "--domain", f"pairs={path.name}")
     assert yaml.safe_load(outcome.out)["domains"][0]["row_format"] == "preference"
     assert "the chosen answers are learnt" in outcome.err
+    assert "not read is" not in outcome.err

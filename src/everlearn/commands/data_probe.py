@@ -119,9 +119,10 @@ def probe(
             complete = False
             break
     longest = sorted(sizes)[int(0.95 * len(sizes))]
-    examples = columns.answers and columns.messages_column is None
+    form = columns.form
+    examples = columns.target_column is not None or (form is not None and not form.chat)
     unread = text_columns(looked_at, UNREAD) - {*corpus.columns, *corpus.optional} if examples else set()
-    glued = examples and chats is None and not (apart or (corpus.form is not None and corpus.form.written))
+    glued = examples and chats is None and not (apart or (form is not None and form.separated))
     held_out = _held_out(corpus) if complete and text_bytes <= SMALL else None
     rest = tuple(sorted(unread))
     return Probe(path, columns, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everlearn.data.arrow_rows import stored_rows
-from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files
 from everlearn.data.folders import NO_DATA, inside, split_of
 from everlearn.data.readers import format_of, read_rows
@@ -75,14 +75,20 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
         uses = {READ: local_files(corpus)}
     for use, paths in uses.items():
         for path in paths:
-            inner = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
             if use == READ or path not in held_out:
-                yield path, split_of(inner) or "", use
+                yield path, _split(path, folder), use
     for path in held_out:
-        yield path, split_of(Path(path.name)) or "", HELD_OUT
+        yield path, _split(path, folder), HELD_OUT
 
 
-def _rows(path: Path, size: int, corpus: Corpus) -> int | None:
+def _split(path: Path, folder: Path) -> str:
+    """Return the split that the name of a file, or a folder inside of the corpus, tells; "" if none."""
+    return (
+        split_of(path.relative_to(folder) if path != folder and path.is_relative_to(folder) else Path(path.name)) or ""
+    )
+
+
+def _rows(path: Path, size: int, corpus: Domain) -> int | None:
     """Return the number of rows of a file; None if it is damaged, or its group has too many bytes."""
     try:
         if (stored := stored_rows(path)) is not None:

@@ -65,8 +65,8 @@ class RowFormat:
         return (*filter(None, own), *SYSTEM)
 
     @property
-    def written(self) -> bool:
-        """Return whether a template separates an answer from what is asked, with or without a chat template."""
+    def separated(self) -> bool:
+        """Return whether a template stands between what is asked and its answer, even where it is no chat template."""
         return self.chat or not self.plain.endswith("{prompt}")
 
     def messages(self, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
