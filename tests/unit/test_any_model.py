@@ -130,9 +130,10 @@ def test_documents_of_a_row_do_not_see_each_other_unless_the_page_says_so(model_
             make_objective("causal", model, tiny.tokenizer(), isolate=True)
 
 
-def test_the_router_loss_of_experts_is_trained_where_the_configuration_asks_for_it():
+@pytest.mark.parametrize("model_type", ["gpt_oss", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next"])
+def test_the_router_loss_of_experts_is_trained_where_the_configuration_asks_for_it(model_type):
     for asked in (True, False):
-        model = support_page.model("mixtral", output_router_logits=asked, router_aux_loss_coef=0.5)
+        model = support_page.model(model_type, output_router_logits=asked, router_aux_loss_coef=0.5)
         stage = stages.stage(model, 1, "causal", count=2, batch_size=2, steps=1)
         batch = stage.objective.collate(list(stages.blocks(2, 1, "causal")), [0, 1])
         total, parts = Protection([], stage).loss(model, batch)
