@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -87,3 +88,22 @@ def test_the_command_runs(
 def test_what_is_only_parsed_is_in_the_table() -> None:
     assert set(PARSED) <= set(COMMANDS)
     assert len(PARSED) < len(COMMANDS) / 2
+
+
+@pytest.mark.parametrize(
+    ("part", "package"), [("load_in_4bit", "bitsandbytes"), ("lm_eval", "lm_eval"), ("tensorboard", "tensorboard")]
+)
+def test_a_missing_package_is_named(
+    part: str,
+    package: str,
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    (command,) = (command for command in PARSED if part in command)
+    monkeypatch.chdir(project.folder)
+    assert project.call(*shlex.split(command)[1:], f"run.folder={tmp_path / 'run'}").code == 2
+    assert re.search(rf"Error: .*{package}.*install", capfd.readouterr().err.replace("\n", " "))
