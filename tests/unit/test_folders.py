@@ -20,7 +20,7 @@ from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import corpus_fingerprint, local_files, read_documents
 from everlearn.data.file_listing import files_of
 from everlearn.data.folders import inside, split_of
-from everlearn.data.notes import notes_of
+from everlearn.data.notes import notes_of, unread_files
 from everlearn.data.readers import format_of, read_rows
 from everlearn.data.text_files import Limits
 from everlearn.data.text_template import columns_in, filled
@@ -102,6 +102,64 @@ def test_a_folder_of_prose_is_read_whole(tmp_path: Path) -> None:
     found = inside(tmp_path, format_of)
     assert [path.name for path in found.read] == ["LICENSE.txt", "README.md", "guide.md", "test-plan.md"]
     assert not found.notes("d")
+
+
+def test_a_file_without_a_split_does_not_make_the_test_split_training_text(clone: Path) -> None:
+    rows(clone / "extra.jsonl", tiny.texts(5, 4))
+    (clone / "metadata.jsonl").write_text('{"text": "about"}\n')
+    (clone / "croissant.json").write_text('{"text": "about"}')
+    corpus = Domain(name="d", path=str(clone))
+    assert texts_of(corpus) == tiny.texts(5, 1)
+    notes = inside(clone, format_of).notes("d")
+    assert "1 file without a split in the name is not read, because others have one: extra.jsonl" in notes[1]
+    uses = {(each.format, each.use): each.files for each in files_of(corpus)}
+    assert uses[".jsonl", "no split in its name"] == 1
+    assert uses[".jsonl", "about the data"] == uses[".json", "about the data"] - 1 == 1
+    (clone / "train.jsonl").unlink()
+    with pytest.raises(DataError, match="holds the splits 'test', 'validation', and none for 'train'"):
+        texts_of(corpus)
+    assert texts_of(Domain(name="d", path=f"{clone}/extra.jsonl")) == tiny.texts(5, 4), "the advice"
+
+
+def test_splits_of_prose_are_read_without_the_cards(tmp_path: Path) -> None:
+    for name in ("README.md", "LICENSE.txt", "train.txt", "test.txt"):
+        (tmp_path / name).write_text(f"of {name}\n")
+    assert texts_of(Domain(name="d", path=str(tmp_path))) == ["of train.txt"]
+    assert texts_of(Domain(name="d", path=str(tmp_path), split="test")) == ["of test.txt"]
+    (tmp_path / "notes.txt").write_text("of notes\n")
+    assert texts_of(Domain(name="d", path=str(tmp_path))) == ["of train.txt"]
+    assert len(inside(tmp_path, format_of).notes("d")) == 2
+
+
+def test_documents_on_training_and_testing_are_no_splits(tmp_path: Path) -> None:
+    for name in ("guide.md", "training.md", "evaluation.md", "test.md", "dev.md"):
+        (tmp_path / name).write_text("words\n")
+    assert len(inside(tmp_path, format_of).read) == 5
+
+
+def test_metadata_alone_is_data(tmp_path: Path) -> None:
+    rows(tmp_path / "metadata.jsonl", tiny.texts(3))
+    (tmp_path / "1.png").write_bytes(b"")
+    assert texts_of(Domain(name="d", path=str(tmp_path))) == tiny.texts(3)
+
+
+def test_text_of_another_split_that_is_read_is_noted(clone: Path, tmp_path: Path) -> None:
+    (note,) = unread_files([Domain(name="d", path=f"{clone}/*.jsonl")])
+    assert "test: test.jsonl; validation: validation.jsonl" in note
+    assert not unread_files([Domain(name="d", path=f"{clone}/t?st.jsonl")]), "the pattern names the split"
+    rows(tmp_path / "only" / "test.jsonl", tiny.texts(3))
+    (note,) = unread_files([Domain(name="d", path=str(tmp_path / "only"))])
+    assert "another split (test: test.jsonl)" in note
+    assert not unread_files([Domain(name="d", path=str(tmp_path / "only"), split="test")])
+
+
+def test_configurations_that_are_read_together_are_noted(tmp_path: Path) -> None:
+    for folder, seed in (("main", 1), ("socratic", 2)):
+        for split in ("train", "test"):
+            rows(tmp_path / folder / f"{split}.jsonl", tiny.texts(3, seed))
+    notes = unread_files([Domain(name="d", path=str(tmp_path))])
+    assert "the folders main, socratic are read together" in notes[-1]
+    assert len(unread_files([Domain(name="d", path=str(tmp_path / "main"))])) == 1, "the advice"
 
 
 def test_the_note_is_with_the_others(clone: Path) -> None:

@@ -84,7 +84,7 @@ class Corpus(Reads):
     subset: str | None = None
     """Configuration name of a hub data set."""
     split: str = "train"
-    """Split of a hub data set, or of a folder in which the name of each file or of its folder tells a split."""
+    """Split of a hub data set, or of a folder in which the names of files or of their folders tell splits."""
     revision: str | None = None
     """Commit, tag or branch of a hub data set."""
     text_column: str = "text"

@@ -19,14 +19,22 @@ SPLITS = {
 """Words in the names of files and folders → split, as `datasets` reads them."""
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|citation|changelog|authors|contributing)([._-].*)?", re.I)
 """Names of files about a data set."""
-_OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|cache-.*\.arrow")
-"""Names of files that `datasets` writes beside the data."""
+_OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|cache-.*\.arrow|croissant\.json")
+"""Names of files that `datasets` and hubs write beside the data."""
+_METADATA = re.compile(r"metadata\.(jsonl?|csv|parquet)", re.I)
+"""Names of tables about a data set, where there are other tables; alone, as beside images, they are data."""
 _PROSE = (".txt", ".text", ".md", ".rst")
 """Formats in which a file about the data may be written."""
 NO_DATA = ("about the data", "format not known")
 """Why a file of a folder is no data."""
+NO_SPLIT = "no split in its name"
+"""Why a file is not read where others have splits in their names."""
 _DOCUMENTS = (*_PROSE, *WHOLE)
 """Formats of documents; the others are tables of rows."""
+_SPLIT_OF_PROSE = re.compile(r"(train|validation|valid|val|dev|test)([._-]?\d.*)?", re.I)
+"""Names of prose that are nothing but a split and a number: the documents `training.md` and `test-plan.md` are none."""
+NAMED = 4
+"""Most names of files or folders in a note."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class Inside:
         split: split that is read; "" if the file names do not indicate splits.
         beside: code and documents beside tables, which are not read.
         unread: why → further files that are not read.
+        odd: split → files that are read although their names indicate this other split.
+        together: folders inside this one with files of the same names, which are read together.
     """
 
     read: list[Path]
@@ -46,15 +56,30 @@ class Inside:
     split: str = ""
     beside: list[Path] = field(default_factory=list)
     unread: dict[str, list[Path]] = field(default_factory=dict)
+    odd: dict[str, list[Path]] = field(default_factory=dict)
+    together: list[str] = field(default_factory=list)
 
     def notes(self, name: str) -> list[str]:
-        """Return notes on the files of a corpus that are not read: other splits, and documents beside tables."""
+        """Return notes on what is read of a corpus: which splits and folders, and which files are left out."""
         notes = []
         if self.others:
             rest = ", ".join(f"{split} ({len(files)})" for split, files in self.others.items())
             notes.append(
                 f"Of '{name}' the split '{self.split}' is read; files of other splits are not: {rest}. Name a file to "
                 "read it, for example in `validation`."
+            )
+        if unnamed := self.unread.get(NO_SPLIT):
+            notes.append(
+                f"Of '{name}' {wording.count(len(unnamed), 'file')} without a split in the name "
+                f"{'is' if len(unnamed) == 1 else 'are'} not read, because others have one: {_names(unnamed)}. To read "
+                "all files, name them by a pattern in `path`, or put the split into each name."
+            )
+        if self.odd:
+            notes.append(odd_note(name, self.odd))
+        if self.together:
+            notes.append(
+                f"Of '{name}' the folders {_listed(self.together)} are read together, and hold files of the same "
+                "names. If they are configurations of one data set, name one of them in `path`."
             )
         if self.beside:
             notes.append(
@@ -80,6 +105,9 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
     data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
+    described = [path for path in data if format_of(path) not in _DOCUMENTS and not _METADATA.fullmatch(path.name)]
+    if described:
+        data = [path for path in data if not _METADATA.fullmatch(path.name)]
     documents = {path for path in data if format_of(path) in _DOCUMENTS}
     tables = [path for path in data if path not in documents]
     beside = [path for path in data if format_of(path) in WHOLE] if tables else []
@@ -94,34 +122,99 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
         about: [path for path in files if format_of(path) and path not in data],
         unknown: [path for path in files if not format_of(path)],
     }
-    if tables:  # beside tables a card or a script is about them; among documents it is one of them
-        cards = [path for path in data if _is_card(path, format_of(path))]
+    cards = [path for path in data if _is_card(path, format_of(path))]
+    rest = [path for path in data if path not in beside and path not in cards]
+    splits = {} if any(format_of(path) in WHOLE for path in rest) else _by_split(rest, format_of)
+    if tables or splits:  # beside tables or splits a card is about them; among documents it is one of them
         unread[about] += cards
-        data = [path for path in data if path not in beside and path not in cards]
+        data = rest
     unread = {why: [folder / path for path in paths] for why, paths in unread.items()}
-    splits = {} if any(format_of(path) in WHOLE for path in data) else _by_split(data)
-    if len(splits) < 2:
-        return Inside([folder / path for path in data], beside=beside, unread=unread)
-    if wanted not in splits:
-        names = ", ".join(f"'{name}'" for name in splits)
-        raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
-    return Inside(found.pop(wanted), found, wanted, beside, unread)
+    if not found:
+        read = [folder / path for path in data]
+        return Inside(read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, wanted))
+    if wanted not in found:
+        names = ", ".join(f"'{name}'" for name in found if name)
+        raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
+    if unnamed := found.pop("", []):
+        unread[NO_SPLIT] = unnamed
+    together = _together(splits[wanted])
+    return Inside(found.pop(wanted), found, wanted, beside, unread, together=together)
+
+
+def odd_splits(
+    files: Sequence[Path], format_of: Callable[[Path], str | None], root: Path, wanted: str
+) -> dict[str, list[Path]]:
+    """Return the files whose names indicate another split than the wanted one, by split.
+
+    Args:
+        files: paths inside `root`.
+        format_of: the suffix of a file's format.
+        root: the folder.
+        wanted: the split that is meant to be read.
+    """
+    odd: dict[str, list[Path]] = {}
+    for path in files:
+        split = _strict_split(path, format_of(path))
+        if split and split != wanted:
+            odd.setdefault(split, []).append(root / path)
+    return odd
+
+
+def odd_note(name: str, odd: dict[str, list[Path]]) -> str:
+    """Return a note on files that are read although their names indicate other splits."""
+    shown = "; ".join(f"{split}: {_names(paths)}" for split, paths in odd.items())
+    return (
+        f"Of '{name}' files are read, and learnt, whose names indicate another split ({shown}). If they are for "
+        "testing, name the other files in `path`."
+    )
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return _listed([path.name for path in paths])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
 
 
 def _is_card(path: Path, suffix: str | None) -> bool:
     return suffix in _PROSE and bool(_ABOUT.fullmatch(path.name))
 
 
-def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Group files by the split in their names; empty if any name has none."""
-    found: dict[str, list[Path]] = {}
-    for path in files:
-        split = split_of(path)
-        if split is None:
+def _by_split(files: Sequence[Path], format_of: Callable[[Path], str | None]) -> dict[str, list[Path]]:
+    """Group files by the split in their names, those without one under ""; empty if the names indicate fewer than two.
+
+    Where some names of prose have no split, those of the others must be nothing but one, and one of them `train`: a
+    folder of documents may well have some on training and testing.
+    """
+    told = [split_of(path) for path in files]
+    if None in told:
+        told = [_strict_split(path, format_of(path)) for path in files]
+        if all(format_of(path) in _PROSE for path in files) and "train" not in told:
             return {}
-        found.setdefault(split, []).append(path)
-    return found
+    found: dict[str, list[Path]] = {}
+    for path, split in zip(files, told, strict=True):
+        found.setdefault(split or "", []).append(path)
+    return found if len(found.keys() - {""}) > 1 else {}
+
+
+def _strict_split(path: Path, suffix: str | None) -> str | None:
+    """Return the split that the name of a table indicates, or the name of prose if it is nothing else."""
+    if suffix in WHOLE:
+        return None
+    if suffix not in _PROSE:
+        return split_of(path)
+    match = _SPLIT_OF_PROSE.fullmatch(path.name.split(suffix)[0])
+    return SPLITS[match[1].lower()] if match else None
+
+
+def _together(files: Sequence[Path]) -> list[str]:
+    """Return the folders of files that have the same name as one in another folder."""
+    folders: dict[str, set[str]] = {}
+    for path in files:
+        folders.setdefault(path.name, set()).add(str(path.parent))
+    return sorted({folder for own in folders.values() if len(own) > 1 for folder in own})
 
 
 def split_of(path: Path) -> str | None:

@@ -6,18 +6,20 @@ in :mod:`everlearn.data.leaks`.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 
 from everlearn import wording
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files, same_file
-from everlearn.data.folders import inside
+from everlearn.data.folders import inside, odd_note, odd_splits
 from everlearn.data.held_out import is_far
 from everlearn.data.packing import Count
 from everlearn.data.prepare import Prepared
 from everlearn.data.readers import format_of
+from everlearn.data.remote import is_remote
 
 
 def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
@@ -39,10 +41,19 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
 
 
 def unread_files(corpora: Sequence[Domain]) -> list[str]:
-    """Return notes on the files of a folder that are not read."""
-    parts = [part for corpus in corpora for part in corpus.parts]
-    folders = [(part, place) for part in parts if (place := Path(part.path).expanduser()).is_dir()]
-    return [note for part, place in folders for note in inside(place, format_of, part.split).notes(part.name)]
+    """Return notes on what is read of a folder or a pattern: files that are left out, and those of other splits."""
+    notes = []
+    for part in (part for corpus in corpora for part in corpus.parts):
+        place = Path(part.path).expanduser()
+        if place.is_dir():
+            notes += inside(place, format_of, part.split).notes(part.name)
+        elif glob.has_magic(part.path) and not part.on_hub and not is_remote(part.path):
+            root = Path(*takewhile(lambda each: not glob.has_magic(each), place.parts))
+            files = [file.relative_to(root) for file in local_files(part)]
+            odd = odd_splits(files, format_of, root, part.split)
+            if odd and (len(odd) > 1 or len(files) > sum(map(len, odd.values()))):  # or else the split is what is meant
+                notes.append(odd_note(part.name, odd))
+    return notes
 
 
 def notes_on(
