@@ -18,7 +18,7 @@ from everlearn.report.sections import Section
 from everlearn.report.tables import Table, markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "analyses.md"
-ANALYSES = ("codelength", "movement", "distance", "layers", "line")
+ANALYSES = ("codelength", "movement", "distance", "layers", "line", "ranks", "activations")
 
 
 def tables(section: Section) -> Iterator[Table]:
