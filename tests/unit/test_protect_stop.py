@@ -273,6 +273,75 @@ def test_a_training_that_is_killed_after_the_decision_ends_as_decided(
     assert same(model, free[0].after(3))
 
 
+class Halt(TrainerCallback):
+    """Ends a training, as early stopping or a time limit does."""
+
+    def __init__(self, after: int, event: str) -> None:
+        setattr(self, event, lambda args, state, control, **kwargs: self._end(after, state, control))
+
+    def _end(self, after: int, state: Any, control: Any) -> None:
+        control.should_training_stop |= state.global_step >= after
+
+
+def halted(folder: Path, model: nn.Module, event: str = "on_step_end", after: int = 5, **options: Any) -> Any:
+    """A training that a callback ends after a step, one that was added after `protect`."""
+    trainer, _ = prepared(folder, model, **options)
+    trainer.add_callback(Halt(after, event))
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_log"])
+@pytest.mark.parametrize(("every", "best"), [(3, 3), (7, 0)])
+def test_the_last_step_is_judged_whatever_ended_the_training(
+    tmp_path: Path, base: nn.Module, free: tuple[Record, dict[int, float]], event: str, every: int, best: int
+) -> None:
+    model, bound = copy.deepcopy(base), between(free[1], 4)
+    trainer = halted(tmp_path, model, event, stop=bound, stop_every=every)
+    assert same(model, free[0].after(best) if best else dict(base.named_parameters()))
+    report = trainer.protection_report()
+    assert report.forgetting[0].forgotten.value <= bound
+    assert "step 5 of 6: 'rare' is predicted" in str(report)
+
+
+def test_a_training_that_was_ended_early_within_the_bounds_keeps_its_last_weights(
+    tmp_path: Path, base: nn.Module, free: tuple[Record, dict[int, float]]
+) -> None:
+    model = copy.deepcopy(base)
+    trainer = halted(tmp_path, model, stop=1e6, stop_every=3)
+    assert same(model, free[0].after(5))
+    assert trainer.protection_report().events == ()
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_training_that_was_ended_early_goes_back_to_the_best_step_of_the_domain(
+    tmp_path: Path, base: nn.Module
+) -> None:
+    _, record = trained(tmp_path / "free", copy.deepcopy(base), learning_rate=0.3)
+    own = bits(base, record, OWN)
+    after = next(at for at in range(3, STEPS + 1) if own[at] > own[at - 1])
+    model, texts = copy.deepcopy(base), {"domain-1": OWN}
+    options = {"learning_rate": 0.3, "held_out": texts, "stop": {}, "stop_every": after - 1}
+    trainer = halted(tmp_path / "ended", model, after=after, max_steps=STEPS + 4, **options)
+    assert same(model, record.after(after - 1))
+    events = str(trainer.protection_report())
+    assert f"step {after - 1} of {STEPS + 4}: no measured step predicts its own held-out text better" in events
+
+
+def test_a_training_that_was_ended_early_is_warned_of_or_goes_on_at_a_lower_rate(
+    tmp_path: Path, base: nn.Module, free: tuple[Record, dict[int, float]]
+) -> None:
+    bound, model = between(free[1], 4), copy.deepcopy(base)
+    trainer = halted(tmp_path / "warned", model, stop=bound, stop_every=7, stop_then="warn")
+    (event,) = trainer.protection_report().events
+    assert "step 5: 'rare' is predicted" in event
+    assert same(model, free[0].after(5))
+    trainer = halted(tmp_path / "lowered", copy.deepcopy(base), stop=bound, stop_every=7, stop_then="lower")
+    report = trainer.protection_report()
+    assert report.forgetting[0].forgotten.value <= bound
+    assert report.events[0].endswith("with 0.5 of the learning rate.")
+
+
 def test_checkpoints_that_the_user_asked_for_stay(
     tmp_path: Path, base: nn.Module, free: tuple[Record, dict[int, float]]
 ) -> None:

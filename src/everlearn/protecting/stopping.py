@@ -42,7 +42,7 @@ class StopOptions:
     Attributes:
         texts: the held-out texts that are scored during the training.
         bounds: bits per byte, by the name of the text.
-        every: steps between two measurements; the last step is measured too.
+        every: steps between two measurements; the step at which the training ends is measured too.
         then: what happens when a bound is passed.
         notify: a webhook or a command that is told of it.
     """
@@ -116,6 +116,7 @@ class StopWhenForgetting(TrainerCallback):
         self._given_states = [copy.deepcopy(each.state_dict()) for each in self._given if each is not None]
         self._start: dict[str, Tensor] = {}
         self._for_stop = False
+        self._measured: int | None = None
 
     # -- where a training begins ------------------------------------------------------------------------------
 
@@ -173,6 +174,7 @@ class StopWhenForgetting(TrainerCallback):
     def _session(self, checkpoint: str | None) -> str | None:
         """Read what was decided, and return the checkpoint to begin with."""
         options, trainer = self._options, self._trainer
+        self._measured = None
         self.guard = ForgettingGuard(
             trainer.protected.stage.domain,
             self._folder,
@@ -202,13 +204,23 @@ class StopWhenForgetting(TrainerCallback):
         """Measure at some steps, and decide."""
         if state.global_step % self._options.every and state.global_step < state.max_steps:
             return
+        asked = control.should_save
+        self._decide(state, control)
+        self._for_stop = control.should_save and not asked
+
+    def training_ended(self) -> None:
+        """Measure the last weights, and decide, where something else ended the training between two measurements."""
+        state = self._trainer.state
+        if state.global_step not in (0, self._measured, self.guard.kept()):
+            self._decide(state, self._trainer.control, ended=True)
+
+    def _decide(self, state: TrainerState, control: TrainerControl, ended: bool = False) -> None:
+        args, self._measured = self._trainer.args, state.global_step
         cells = {
-            text.name: text.score(kwargs["model"], args.per_device_train_batch_size, args.bf16)
+            text.name: text.score(self._model, args.per_device_train_batch_size, args.bf16)
             for text in self._options.texts
         }
-        asked = control.should_save
-        self.guard.decide(state, control, cells, self._say)
-        self._for_stop = control.should_save and not asked
+        self.guard.decide(state, control, cells, self._say, ended)
 
     def before_saving(self, state: TrainerState) -> bool:
         """Return whether to save a checkpoint, and let the Trainer keep that of the best step."""

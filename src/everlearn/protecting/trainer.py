@@ -81,7 +81,10 @@ class Protected(_Base):
                     self.stopping.load(checkpoint)
                     break
                 result = super().train(checkpoint, *args, **kwargs)
-                if self.stopping is None or not self.stopping.guard.taken_back:
+                if self.stopping is None:
+                    break
+                self.stopping.training_ended()
+                if not self.stopping.guard.taken_back:
                     break
                 checkpoint = self.stopping.go_back()
         except BaseException:

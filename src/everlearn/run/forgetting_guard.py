@@ -189,7 +189,12 @@ class ForgettingGuard:
     # -- the decision -----------------------------------------------------------------------------------------
 
     def decide(
-        self, state: TrainerState, control: TrainerControl, cells: Mapping[str, Cell], say: Callable[[str], None]
+        self,
+        state: TrainerState,
+        control: TrainerControl,
+        cells: Mapping[str, Cell],
+        say: Callable[[str], None],
+        ended: bool = False,
     ) -> None:
         """Judge the scores after a step, and tell the Trainer whether to save and whether to stop.
 
@@ -198,9 +203,10 @@ class ForgettingGuard:
             control: what the Trainer does next.
             cells: name → cell of the held-out text.
             say: called with each event, one sentence each.
+            ended: whether the training has ended here, perhaps before its last step.
         """
         known = len(self.state.notes)
-        decided = list(self.judge(state.global_step, state.max_steps, cells))
+        decided = list(self.judge(state.global_step, state.max_steps, cells, ended))
         better, self.taken_back = broadcast_object_list(decided)
         control.should_training_stop |= self.taken_back
         control.should_save |= better
@@ -211,13 +217,14 @@ class ForgettingGuard:
                 if failed := notification.send(self._notify, event):
                     say(failed)
 
-    def judge(self, step: int, last: int, cells: Mapping[str, Cell]) -> tuple[bool, bool]:
+    def judge(self, step: int, last: int, cells: Mapping[str, Cell], ended: bool = False) -> tuple[bool, bool]:
         """Decide from the scores after a step whether and how to continue.
 
         Args:
             step: the step.
             last: the last step of the domain.
             cells: name → cell of the held-out text.
+            ended: whether no step follows, whatever `last` is.
 
         Returns:
             Whether to write a checkpoint of this step, and whether to end the training here.
@@ -228,7 +235,7 @@ class ForgettingGuard:
             return False, False
         if not passed:
             better = self._note_best(step, cells.get(self._own))
-            if better or step < last:
+            if better or not (ended or step >= last):
                 return better, False
         best = self._best_step()
         if passed:
