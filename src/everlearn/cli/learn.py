@@ -67,7 +67,7 @@ def command(
     from everlearn.config.later import check_later_key
     from everlearn.config.overrides import overridden
     from everlearn.config.recipe import parse_domain
-    from everlearn.errors import RunError
+    from everlearn.errors import RecipeError, RunError
     from everlearn.evaluation.task import task_config
     from everlearn.options import home
     from everlearn.run.folder import RunFolder
@@ -106,7 +106,10 @@ def command(
         paths = {"train": str(home(train, "--end-task")), "test": str(home(test, "--end-task"))}
         tasks.append({"name": task, "domain": name, **paths})
     for text in overrides or ():
-        check_later_key(text.partition("=")[0], name, [task["name"] for task in tasks], run)
+        key, _, value = text.partition("=")
+        if key in columns:
+            raise RecipeError(f"Unknown key `{key}`. Here it is an option: `--{key.replace('_', '-')} {value}`.")
+        check_later_key(key, name, [task["name"] for task in tasks], run)
     raw: dict[str, Any] = {"domains": [new], "end_tasks": tasks, "train": {}}
     overridden(raw, overrides or ())
     new["train"] = {**raw["train"], **new.get("train", {})}

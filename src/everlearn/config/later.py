@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from everlearn.config.arguments import RUN_WIDE
 from everlearn.config.recipe import Recipe
+from everlearn.data.corpus import Domain
 from everlearn.errors import RecipeError, did_you_mean
 
 FIXED = {
@@ -40,6 +41,8 @@ def check_later_key(key: str, domain: str, tasks: Sequence[str], run: str) -> No
         return
     if group in named and len(inside) > 1 and inside[0] in named[group]:
         return
+    if group in Domain.model_fields and not inside:
+        raise RecipeError(f"Unknown key `{key}`. For the domain, write `domains.{domain}.{key}=…`.")
     if group not in Recipe.model_fields:
         raise RecipeError(f"Unknown key `{key}`.{did_you_mean(group, Recipe.model_fields)}")
     if group in named or key == "train":

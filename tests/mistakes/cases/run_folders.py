@@ -113,6 +113,16 @@ CASES = [
         says=("--domain", "'c'", "="),
     ),
     Case(
+        "names a column of the new domain like a key",
+        command=("learn", "runs/none", "--domain", "c=c.jsonl", "text_column=title"),
+        says=("Unknown key `text_column`", "`--text-column title`"),
+    ),
+    Case(
+        "names a key of the new domain without the domain",
+        command=("learn", "runs/none", "--domain", "c=c.jsonl", "documents=file"),
+        says=("Unknown key `documents`", "`domains.c.documents=…`"),
+    ),
+    Case(
         "learns with half an end task",
         command=("learn", "runs/none", "--domain", "c=c.jsonl", "--end-task", "t=train.jsonl"),
         says=("--end-task", "t=train.jsonl"),
