@@ -146,7 +146,11 @@ def test_the_learning_rate_follows_the_model_and_the_task(everlearn: Project) ->
 def test_columns_follow_the_task(everlearn: Project) -> None:
     row = {"text": "A text. ", "prompt": "Say it. ", "completion": "It."}
     write_jsonl(Path("both.jsonl"), [row] * 50)
-    for task, form in ((), None), (("--task", "pretrain"), None), (("--task", "sft"), "prompt-completion"):
+    for task, form in (
+        ((), "prompt-completion"),
+        (("--task", "pretrain"), None),
+        (("--task", "sft"), "prompt-completion"),
+    ):
         assert written(everlearn, "--domain", "b=both.jsonl", *task)["domains"][0].get("row_format") == form
     write_jsonl(Path("named.jsonl"), [{"Source": "A text. ", "target": "A word."}] * 50)
     named = written(everlearn, "--domain", "b=named.jsonl")["domains"][0]

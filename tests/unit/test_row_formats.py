@@ -16,7 +16,7 @@ from pyarrow import feather
 import tiny
 from cli_project import Project
 from everlearn.commands.data_probe import probe
-from everlearn.data.columns import choose_columns
+from everlearn.data.columns import choose_columns, text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import corpus_fingerprint, read_documents
 from everlearn.data.messages import Message
@@ -296,3 +296,83 @@ def test_init_writes_the_key_and_what_preferences_are(everlearn: Project) -> Non
     assert yaml.safe_load(outcome.out)["domains"][0]["row_format"] == "preference"
     assert "the chosen answers are learnt" in outcome.err
     assert "not read is" not in outcome.err
+
+
+def test_rows_of_a_kind_go_before_a_column_of_text() -> None:
+    """The file of Alpaca on the hub has the joined text as well."""
+    rows = [ROWS["alpaca"][0] | {"text": "Below is an instruction. Add. 3"}]
+    assert choose_columns(rows, "rows", None).keys == {"row_format": "alpaca"}
+    assert choose_columns(rows, "rows", "pretrain").keys == {}
+
+
+def test_where_plain_text_is_needed_its_column_is_taken(tmp_path: Path) -> None:
+    path = written(tmp_path, [ROWS["alpaca"][0] | {"text": "joined"}])
+    assert text_corpus(path, "--text").text_column == "text"
+
+
+ANSWERED = [{"role": "assistant", "content": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "says", "remedied", "keys"),
+    [
+        (
+            {"prompt": "a", "completion": "b", "label": False},
+            "marks answers as desired or not .column 'label'.* TRL's `KTOTrainer`",
+            {"prompt": "a", "completion": "b"},
+            {"row_format": "prompt-completion"},
+        ),
+        (
+            {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"},
+            "preferences with the prompts inside the texts .* `text_column: chosen`",
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            {"row_format": "preference"},
+        ),
+        (
+            {"messages": json.dumps(CHAT)},
+            "chats as JSON text .column 'messages'",
+            {"messages": CHAT},
+            {"row_format": "messages"},
+        ),
+        (
+            {"prompt": ASKED, "completion": ANSWERED},
+            "chats in the column 'prompt' and their answers in 'completion'. Join the two into one list",
+            {"messages": [*ASKED, *ANSWERED]},
+            {"row_format": "messages"},
+        ),
+    ],
+)
+def test_rows_that_would_be_learnt_wrong_are_refused(
+    row: dict[str, Any], says: str, remedied: dict[str, Any], keys: dict[str, str]
+) -> None:
+    with pytest.raises(DataError, match=says):
+        choose_columns([row], "rows", None)
+    assert choose_columns([remedied], "rows", None).keys == keys, "the advice"
+
+
+def test_a_transcript_is_learnt_as_text_where_a_recipe_says_so(tmp_path: Path) -> None:
+    """The advice of the message on preferences."""
+    path = written(tmp_path, [{"chosen": "Human: a Assistant: b", "rejected": "Human: a Assistant: c"}])
+    assert next(read_documents(Corpus(path=path, text_column="chosen")))[0].text == "Human: a Assistant: b"
+
+
+def test_an_encoder_is_not_advised_a_chat_template(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"messages": CHAT}])
+    with pytest.raises(DataError, match=r"holds chats .column 'messages'., which a decoder learns"):
+        probe(path, "--domain a", tokenizer=tokenizer(None), kind="encoder")
+
+
+def test_a_text_inside_a_column_is_proposed(tmp_path: Path) -> None:
+    inside = [{"id": 1, "doc": {"body": {"text": "a text inside"}, "kind": "x"}}]
+    with pytest.raises(DataError, match=r"`text_column: \"\{doc\.body\.text\}\"`"):
+        choose_columns(inside, "rows", None)
+    path = written(tmp_path, inside)
+    assert next(read_documents(Corpus(path=path, text_column="{doc.body.text}")))[0].text == "a text inside"
+
+
+def test_init_names_a_longer_text_inside_a_column(everlearn: Project) -> None:
+    rows = [{"title": text[:9], "doc": {"body": {"text": text}}} for text in tiny.texts(60)]
+    path = Path(written(everlearn.folder, rows))
+    noted = " ".join(everlearn("init", "-", "--domain", f"pages={path.name}").err.split())
+    assert r'`text_column: "{title}\n\n{doc.body.text}"`' in noted
+    assert '`text_column: "{doc.body.text}"`' in noted

@@ -8,7 +8,7 @@ from typing import Any
 
 from everlearn.config.addresses import located
 from everlearn.data.chats import ChatFormat, uses_template
-from everlearn.data.columns import Columns, choose_columns, first_rows, text_columns
+from everlearn.data.columns import Columns, choose_columns, first_rows, nested_texts, text_columns
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
@@ -51,6 +51,7 @@ class Probe:
         sample: the first documents, prompt and answer joined.
         held_out: the text that is held out by default; None for a large corpus.
         unread: columns of text beside those of prompts and answers.
+        nested: dotted name of a text inside a column that is longer than the text that is read; "" if there is none.
         glued: whether there is no white space between a prompt and its answer, which are joined as they are.
     """
 
@@ -64,6 +65,7 @@ class Probe:
     held_out: tuple[str, ...] | None = None
     unread: tuple[str, ...] = ()
     glued: bool = False
+    nested: str = ""
 
     @property
     def english(self) -> bool:
@@ -98,7 +100,7 @@ def probe(
     """
     place = located(path, key)
     looked_at = first_rows(place, key)
-    columns = choose_columns(looked_at, path, task, learner)
+    columns = choose_columns(looked_at, path, task, learner, kind == "decoder")
     corpus = Corpus(path=place, **columns._asdict())
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
@@ -125,7 +127,10 @@ def probe(
     glued = examples and chats is None and not (apart or (form is not None and form.separated))
     held_out = _held_out(corpus) if complete and text_bytes <= SMALL else None
     rest = tuple(sorted(unread))
-    return Probe(path, columns, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued)
+    longer, nested = max(nested_texts(looked_at), default=(0, ""))
+    if columns.answers or longer <= sum(len(str(row.get(columns.text_column) or "")) for row in looked_at):
+        nested = ""
+    return Probe(path, columns, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued, nested)
 
 
 def _held_out(corpus: Corpus) -> tuple[str, ...]:

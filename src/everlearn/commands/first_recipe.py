@@ -199,6 +199,13 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
                 f"'{name}': the columns of {keys} are read, and not read is {', '.join(map(repr, probe.unread))}. Join "
                 "what a prompt needs into one column."
             )
+        if probe.nested:
+            column = probe.columns.text_column
+            recipe.notes.append(
+                f"'{name}': the column '{column}' is read, and a longer text inside another one is not. To read it, "
+                f'write `text_column: "{{{probe.nested}}}"`, or for both `text_column: '
+                f'"{{{column}}}\\n\\n{{{probe.nested}}}"`.'
+            )
         if probe.columns.form is not None and probe.columns.form.note:
             recipe.notes.append(f"'{name}': {probe.columns.form.note}")
     return listed

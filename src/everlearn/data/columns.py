@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from everlearn.errors import DataError
 
 LOOKED_AT = 50
 """Number of rows that are examined."""
+LABEL = "label"
+"""Column of TRL's unpaired preferences (KTO) that is true where an answer is desired."""
 
 
 class Columns(NamedTuple):
@@ -61,7 +64,7 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
     rows = first_rows(path, key)
     if not rows:  # the reader reports that it is empty
         return Corpus(path=path)
-    columns = choose_columns(rows, path, None)
+    columns = choose_columns(rows, path, "pretrain" if _usual_text(text_columns(rows)) else None)
     if columns.answers:
         what = ", ".join(f"`{name}: {value}`" for name, value in columns.keys.items())
         raise DataError(
@@ -72,7 +75,7 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
 
 
 def choose_columns(
-    rows: Sequence[Mapping[str, Any]], path: str, task: str | None, learner: str | None = None
+    rows: Sequence[Mapping[str, Any]], path: str, task: str | None, learner: str | None = None, chats: bool = True
 ) -> Columns:
     """Choose the columns of text, of prompt and answer, or of a chat.
 
@@ -82,25 +85,31 @@ def choose_columns(
         task: `sft` takes prompts and answers, or chats; `pretrain` takes text; None takes what the columns suggest.
         learner: subject of error messages, such as "An encoder-decoder model", if the model can only learn prompts and
             answers; None for other models.
+        chats: whether the model learns chats: a decoder.
 
     Raises:
-        DataError: the corpus has no columns that suit the task.
+        DataError: the corpus has no columns that suit the task, or its rows are not read as they are meant.
     """
     if not rows:
         raise DataError(f"{path} is empty: it holds no text.")
     columns = text_columns(rows)
     by_case = {name.lower(): name for name in sorted(columns)}
     pair = next(((by_case[a], by_case[b]) for a, b in PAIRS if a in by_case and b in by_case), None)
-    text = next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
+    text = _usual_text(columns)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    chats = next((name for name in names if _chats(rows, name)), None)
-    wanted = task == "sft" or (task is None and text is None)
-    forms = [form for form in ROW_FORMATS.values() if learner is None or not form.chat]
-    if wanted and (form := next((form for form in forms if _holds(rows, form, columns)), None)):
+    chat = next((name for name in names if _chats(rows, name)), None)
+    chats = chats and learner is None
+    forms = [form for form in ROW_FORMATS.values() if chats or not form.chat]
+    form = next((form for form in forms if _holds(rows, form, columns)), None)
+    if task != "pretrain" and form is not None:
+        _check_labels(rows, path)
         return Columns("text", row_format=form.name)
-    if wanted and chats and pair is None and learner is None:
-        return Columns("text", None, chats, TOOLS if any(row.get(TOOLS) for row in rows) else None)
+    wanted = task == "sft" or (task is None and text is None)
+    if wanted and chat and pair is None and chats:
+        _check_answered(rows, path, chat)
+        return Columns("text", None, chat, TOOLS if any(row.get(TOOLS) for row in rows) else None)
     if text is None and pair is None:
+        _check_chats_as_text(rows, path, columns)
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
             return Columns(blank[0])  # text may follow later; if not, the reader reports that each row is blank
@@ -120,17 +129,86 @@ def choose_columns(
         return Columns(*pair)
     if text is None and columns:
         text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
-    if text is None and chats:
+    if text is None and chat:
         raise DataError(
-            f"{path} holds chats (column '{chats}'), which a decoder learns as a domain, and what is needed here is "
+            f"{path} holds chats (column '{chat}'), which a decoder learns as a domain, and what is needed here is "
             f"{'prompts and answers' if task == 'sft' else 'text'}. Name another file."
         )
     if text is None:
-        raise DataError(
-            f"{path} has no column of text: its columns are {shown}. Write one line of JSON per document, as in "
-            '{"text": "…"}, or {"prompt": "…", "answer": "…"}.'
-        )
+        instead = 'Write one line of JSON per document, as in {"text": "…"}, or {"prompt": "…", "answer": "…"}.'
+        if inner := nested_texts(rows):
+            instead = f'To read a text inside a column, name it in the recipe: `text_column: "{{{max(inner)[1]}}}"`.'
+        raise DataError(f"{path} has no column of text: its columns are {shown}. {instead}")
     return Columns(text)
+
+
+def _usual_text(columns: Collection[str]) -> str | None:
+    """Return the column of text that has a usual name."""
+    by_case = {name.lower(): name for name in sorted(columns)}
+    return next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
+
+
+def _check_labels(rows: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Refuse answers that a column marks as desired or not (KTO): all would be learnt."""
+    if any(isinstance(row.get(LABEL), bool) for row in rows):
+        raise DataError(
+            f"{path} marks answers as desired or not (column '{LABEL}'), and all of them would be learnt. Keep the "
+            f"rows whose '{LABEL}' is true, without that column; or learn from both with TRL's `KTOTrainer`, which "
+            "`everlearn.protect` protects."
+        )
+
+
+def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> None:
+    """Refuse chats whose answers are in another column, as in TRL's conversational prompts and completions."""
+    answers = [name for ask, name in PAIRS if ask == chat and any(row.get(name) for row in rows)]
+    if answers:
+        raise DataError(
+            f"{path} holds chats in the column '{chat}' and their answers in '{answers[0]}'. Join the two into one "
+            f"list of messages in the column 'messages', which `row_format: messages` reads."
+        )
+
+
+def _check_chats_as_text(rows: Sequence[Mapping[str, Any]], path: str, columns: Collection[str]) -> None:
+    """Refuse chats that are not written as lists: as JSON text, or as transcripts with a rejected one beside them."""
+    for name in sorted(columns):
+        if _chats([{name: _parsed(row.get(name))} for row in rows], name):
+            raise DataError(
+                f"{path} holds chats as JSON text (column '{name}'), which would be learnt with its brackets. Write "
+                "each as a list of messages instead of a text."
+            )
+    preference = ROW_FORMATS["preference"]
+    if {preference.answer, *preference.unread} <= set(columns):
+        raise DataError(
+            f"{path} holds preferences with the prompts inside the texts (columns '{preference.answer}' and "
+            f"'{preference.unread[0]}'). Write each text as a list of messages, or put what is asked into a column "
+            f"'{preference.prompt}'; to learn whole texts, name one: `text_column: {preference.answer}`."
+        )
+
+
+def _parsed(value: Any) -> Any:
+    """Return the list that a text is in JSON, or else the value."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def nested_texts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """Return the texts inside columns: the number of characters of each in all rows, and its dotted name."""
+    sizes: dict[str, int] = {}
+
+    def measure(value: Any, name: str) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                measure(inner, f"{name}.{key}")
+        elif isinstance(value, str) and value:
+            sizes[name] = sizes.get(name, 0) + len(value)
+
+    for row in rows:
+        for column, value in row.items():
+            if isinstance(value, Mapping):
+                measure(value, column)
+    return [(size, name) for name, size in sizes.items()]
 
 
 def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection[str]) -> bool:
