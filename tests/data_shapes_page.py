@@ -24,6 +24,7 @@ from tokenizers import AddedToken
 import tiny
 from everlearn.commands.data_probe import probe
 from everlearn.config.recipe import parse
+from everlearn.data.columns import Columns
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.fill_in_middle import TOKENS
@@ -40,6 +41,8 @@ TEMPLATE = (
 )
 TEXTS, QUESTIONS = tuple(tiny.texts(60, seed=1)), tuple(tiny.texts(60, seed=2, words=6))
 """What is to be learnt in every shape, and what is asked where that is an answer."""
+NOTHING = "–"
+"""What a cell says that has nothing to show."""
 SYSTEM = ("Be brief.", "Be kind.", "")
 Write = Callable[[Path], Mapping[str, Any]]
 
@@ -113,6 +116,15 @@ def _clone(folder: Path) -> Mapping[str, Any]:
     return {"path": "set", "validation": "validation"}
 
 
+def _prose(folder: Path) -> Mapping[str, Any]:
+    """Write splits of prose, with a card, a licence and a file without a split."""
+    (folder / "set").mkdir()
+    for name in ("README.md", "LICENSE.txt", "test.txt", "notes.txt"):
+        (folder / "set" / name).write_text("Not to be learnt.\n")
+    (folder / "set" / "train.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    return {"path": "set"}
+
+
 def _saved(splits: bool) -> Write:
     def write(folder: Path) -> Mapping[str, Any]:
         train = datasets.Dataset.from_dict({"text": TEXTS})
@@ -178,6 +190,7 @@ def _chats(role: str, content: str, user: str, assistant: str) -> list[list[dict
 TABLE = pa.table({"text": TEXTS})
 OPENAI = _chats("role", "content", "user", "assistant")
 SYSTEMS = [[{"role": "system", "content": SYSTEM[n % 3]}] * (n % 3 < 2) + chat for n, chat in enumerate(OPENAI)]
+TRANSCRIPTS = [f"Human: {one} Assistant: {two}" for one, two in zip(QUESTIONS, TEXTS, strict=True)]
 NESTED = _rows(title=QUESTIONS, doc=[{"body": {"text": text}} for text in TEXTS])
 TITLED = [f"{title}\n\n{text}" for title, text in zip(QUESTIONS, TEXTS, strict=True)]
 PLAIN = _rows(text=TEXTS)
@@ -185,6 +198,7 @@ CODE = [f"# {text}\n" for text in TEXTS]
 NOTEBOOK = {"cell_type": "code", "outputs": [{"text": "printed"}]}
 SHAPES: dict[str, Shape] = {
     "a data set cloned from a hub: splits, card, licence, infos": Shape(_clone),
+    "prose: splits, card, licence, a file without a split": Shape(_prose),
     "`Dataset.save_to_disk`": Shape(_saved(splits=False)),
     "`DatasetDict.save_to_disk`": Shape(_saved(splits=True)),
     "`.arrow`": _file("rows.arrow", lambda path: feather.write_feather(TABLE, str(path), compression="uncompressed")),
@@ -204,6 +218,9 @@ SHAPES: dict[str, Shape] = {
     "chats in another column": _jsonl(_rows(talk=OPENAI), messages_column="talk"),
     "ShareGPT": _jsonl(_rows(conversations=_chats("from", "value", "human", "gpt")), row_format="sharegpt"),
     "Alpaca": _jsonl(_rows(instruction=QUESTIONS, input=["", "this"] * 30, output=TEXTS), row_format="alpaca"),
+    "Alpaca, with the joined text": _jsonl(
+        _rows(instruction=QUESTIONS, input=[""] * 60, output=TEXTS, text=QUESTIONS), row_format="alpaca"
+    ),
     "Dolly": _jsonl(_rows(instruction=QUESTIONS, context=["", "this"] * 30, response=TEXTS), row_format="dolly"),
     "question and answer": _jsonl(_rows(question=QUESTIONS, answer=TEXTS), row_format="question-answer"),
     "prompt and completion": _jsonl(_rows(prompt=QUESTIONS, completion=TEXTS), row_format="prompt-completion"),
@@ -213,6 +230,20 @@ SHAPES: dict[str, Shape] = {
     "preferences, the chosen answers": _jsonl(
         _rows(prompt=QUESTIONS, chosen=TEXTS, rejected=QUESTIONS), row_format="preference"
     ),
+    "preferences, transcripts of text": _file(
+        "rows.jsonl",
+        lambda path: _lines(path, _rows(chosen=TRANSCRIPTS, rejected=QUESTIONS)),
+        TRANSCRIPTS,
+        text_column="chosen",
+    ),
+    "answers, desired or not (KTO), all learnt": _jsonl(
+        _rows(prompt=QUESTIONS, completion=TEXTS, label=[True, False] * 30), row_format="prompt-completion"
+    ),
+    "lists of messages in `prompt` and `completion`": _jsonl(
+        _rows(prompt=[chat[:1] for chat in OPENAI], completion=[chat[1:] for chat in OPENAI]),
+        row_format="prompt-completion",
+    ),
+    "chats as JSON text": _jsonl(_rows(messages=[json.dumps(chat) for chat in OPENAI]), row_format="messages"),
     "several system prompts in one file of chats": _jsonl(_rows(messages=SYSTEMS), row_format="messages"),
     "a system prompt in a column": _jsonl(
         _rows(system_prompt=SYSTEM * 20, question=QUESTIONS, response=TEXTS), row_format="question-response"
@@ -275,30 +306,37 @@ def _tried(shape: Shape, folder: Path) -> list[str]:
         domains.insert(0, {"name": "a", "path": f"{folder}/half.jsonl"})
         keys.pop("continues")
         domains[1].pop("validation")
-    recognised = _init(keys["path"]) if "path" in keys else {}
-    written = "refused" if recognised is None else _shown(recognised, folder)
+    written = _init(keys, folder)
     try:
         domain = parse({"model": "none", "domains": domains}).domains[-1]
         read = [document for part in domain.parts for document, _ in read_documents(part)]
     except EverlearnError as error:
-        return [shown, f"no: {error}".replace(f"{folder}/", ""), "–", written]
+        return [shown, f"no: {error}".replace(f"{folder}/", ""), NOTHING, written]
     texts = sorted((document.target or document.text).strip() for document in read)
     right = texts == sorted(text.strip() for text in shape.learnt)
     return [shown, f"yes, {len(read)} documents" if right else "no: other text", _learnt(domain, folder), written]
 
 
-def _init(path: str) -> Mapping[str, str] | None:
-    """Return the keys that `everlearn init` writes; None if it refuses the data."""
+def _init(keys: Mapping[str, Any], folder: Path) -> str:
+    """Return what `everlearn init` writes for a shape, and whether these are the right columns."""
+    if "path" not in keys:
+        return NOTHING
     try:
-        return probe(path, "--domain", tokenizer=tokenizer()).columns.keys
+        found = probe(keys["path"], "--domain", tokenizer=tokenizer())
     except EverlearnError:
-        return None
+        return "refused, with the remedy"
+    written = found.columns.keys
+    if written == {key: value for key, value in keys.items() if key in Columns._fields}:
+        return _shown(written, folder)
+    return f"other text ({_shown(written, folder)})" + (
+        f"; a note proposes `{{{found.nested}}}`" if found.nested else ": correct it"
+    )
 
 
 def _shown(keys: Mapping[str, Any], folder: Path) -> str:
     own = {key: value for key, value in keys.items() if key != "path" or "://" in str(value)}
     texts = [f"`{key}: {json.dumps(value)}`".replace(f"{folder}/", "").replace('"', "") for key, value in own.items()]
-    return ", ".join(texts) or "–"
+    return ", ".join(texts) or "none"
 
 
 def _learnt(domain: Domain, folder: Path) -> str:
