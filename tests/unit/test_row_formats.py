@@ -305,6 +305,17 @@ def test_rows_of_a_kind_go_before_a_column_of_text() -> None:
     assert choose_columns(rows, "rows", "pretrain").keys == {}
 
 
+def test_init_says_that_the_column_of_text_is_not_read(everlearn: Project) -> None:
+    rows = [{"instruction": f"{text}?", "output": text, "text": f"{text}? {text}"} for text in tiny.texts(60)]
+    path = Path(written(everlearn.folder, rows))
+    outcome = everlearn("init", "-", "--domain", f"a={path.name}")
+    assert yaml.safe_load(outcome.out)["domains"][0]["row_format"] == "alpaca"
+    assert "not read is 'text'" in outcome.err
+    assert "`--task pretrain` reads text instead" in " ".join(outcome.err.split())
+    advised = everlearn("init", "-", "--domain", f"a={path.name}", "--task", "pretrain")
+    assert yaml.safe_load(advised.out)["domains"][0] == {"name": "a", "path": path.name}
+
+
 def test_where_plain_text_is_needed_its_column_is_taken(tmp_path: Path) -> None:
     path = written(tmp_path, [ROWS["alpaca"][0] | {"text": "joined"}])
     assert text_corpus(path, "--text").text_column == "text"

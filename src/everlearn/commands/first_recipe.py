@@ -197,7 +197,7 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
             keys = " and ".join(f"`{key}: {value}`" for key, value in probe.columns.keys.items())
             recipe.notes.append(
                 f"'{name}': the columns of {keys} are read, and not read is {', '.join(map(repr, probe.unread))}. Join "
-                "what a prompt needs into one column."
+                "what a prompt needs into one column; `--task pretrain` reads text instead."
             )
         if probe.nested:
             column = probe.columns.text_column
