@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import tempfile
 import warnings
@@ -12,12 +14,13 @@ import peft
 import torch
 from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 import stages
 import tiny
 from everlearn.errors import EverlearnError
-from everlearn.methods import build
 from everlearn.model.peft_adapter import merged
+from everlearn.protecting import protect
 
 PAGE = Path(__file__).parents[1] / "docs" / "adapters.md"
 BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
@@ -52,6 +55,15 @@ METHODS: dict[str, dict[str, object]] = {
     "o_lora": {},
     "replay": {},
 }
+TRAINING: dict[str, Any] = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 2,
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "report_to": "none",
+    "save_strategy": "no",
+    "logging_strategy": "no",
+}
 COLUMNS = ("adapter", "PEFT's configuration", *METHODS, "loads with PEFT", "merged, in transformers")
 
 
@@ -68,12 +80,20 @@ def adapted(kind: str) -> PeftModel:
     return model
 
 
-def learn(kind: str, method: str) -> float:
-    """Learn two domains with the same adapter (one if another must follow); return the penalty or the loss."""
-    model, built = adapted(kind), build({"name": method, **METHODS[method]})
-    for index in (1,) if method == "o_lora" else (1, 2):
-        parts = stages.learn([built], stages.stage(model, index, "causal", steps=2, count=4, batch_size=2))
-    return float(parts[-1].get(f"{method}/penalty", parts[-1]["loss"]))
+def learn(kind: str, method: str) -> None:
+    """Learn two domains with `protect` and the same adapter; one if another adapter must follow."""
+    model = adapted(kind)
+    rows = [{"input_ids": block["input_ids"].tolist()} for block in stages.blocks(4, 1)]
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        for _ in (1,) if method == "o_lora" else (1, 2):
+            trainer = Trainer(
+                model=model,
+                args=TrainingArguments(folder, **TRAINING),
+                train_dataset=rows,
+                data_collator=DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=False),
+                processing_class=tiny.tokenizer(),
+            )
+            protect(trainer, [{"name": method, **METHODS[method]}], memory=Path(folder) / "memory").train()
 
 
 def _logits(model: nn.Module) -> Tensor:

@@ -140,7 +140,7 @@ def test_in_a_trainer_the_second_adapter_turns_away_from_the_first(tmp_path: Pat
     "make", [tiny.model, lambda kind: get_peft_model(tiny.model(kind), AdaLoraConfig(total_step=9))]
 )
 def test_without_lora_it_says_what_to_add(make: Any, tmp_path: Path) -> None:
-    with pytest.raises(MethodError, match=r"Add LoRA adapters to the model \(`peft.get_peft_model`\), or use"):
+    with pytest.raises(MethodError, match=r"Give it a model with LoRA adapters \(`peft.get_peft_model`\), or use"):
         train(make("llama"), tmp_path, ["o_lora"])
     train(adapted(), tmp_path, ["o_lora"])
 

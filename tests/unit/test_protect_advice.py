@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LNTuningConfig, LoraConfig, OFTConfig, PeftModel, PromptTuningConfig, get_peft_model
 from protected_run import collator, rows, trainer_of
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainingArguments, default_data_collator
 
-import everlearn.protecting
+import everlearn
 import tiny
 from everlearn import protect
 from everlearn.errors import EverlearnError
@@ -166,6 +167,52 @@ def general(folder: Path) -> Path:
     return file
 
 
+MAS = {"name": "mas", "samples": 2}
+LORA = LoraConfig(r=2, target_modules=["q_proj"])
+PROMPTS = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+LAYER_NORMS = LNTuningConfig(task_type="CAUSAL_LM")
+ROTATIONS = OFTConfig(target_modules=["q_proj"], oft_block_size=8)
+TOKENS = LoraConfig(r=2, target_modules=["q_proj"], trainable_token_indices=[380, 381])
+
+
+def adapted(config: Any = LORA) -> PeftModel:
+    return get_peft_model(tiny.model("llama"), config)
+
+
+def with_model(folder: Path, method: Any, *models: torch.nn.Module) -> None:
+    """A domain for each model."""
+    for number, model in enumerate(models):
+        trainer = trainer_of(model, folder / str(number))
+        protect(trainer, [method], memory=folder / "memory", general=TEXTS).train()
+
+
+def with_one_or_other(folder: Path, first: Any, second: Any) -> None:
+    """Both that a sentence advises: (method, model)."""
+    with_model(folder / "first", *first)
+    with_model(folder / "second", *second)
+
+
+def quantised() -> PeftModel:
+    """A model with one layer in whole numbers, as bitsandbytes keeps them; it is refused before it computes."""
+    model = adapted()
+    layer = model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj.base_layer")
+    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
+    return model
+
+
+def llamas() -> list[torch.nn.Module]:
+    return [tiny.model("llama"), tiny.model("llama")]
+
+
+def domain_after_domain(folder: Path, merge: bool) -> None:
+    """Two domains with O-LoRA: with one adapter, or with a new one after the last was merged."""
+    first = adapted()
+    with_model(folder / "1", "o_lora", first)
+    (folder / "2").mkdir()
+    (folder / "1" / "memory").rename(folder / "2" / "memory")
+    with_model(folder / "2", "o_lora", get_peft_model(first.merge_and_unload(), LORA) if merge else first)
+
+
 Try = Callable[[Path], Any]
 FOLLOWED: dict[str, tuple[Try, Try]] = {
     r"takes a Trainer and methods": (
@@ -222,6 +269,40 @@ FOLLOWED: dict[str, tuple[Try, Try]] = {
         lambda at: side_by_side(at, False), lambda at: side_by_side(at, True)),
     r"holds the memory of method.*Add it": (
         lambda at: remembering(at, ["migu"]), lambda at: remembering(at, ["ewc", "migu"])),
+    r"puts vectors before a text.*Use 'replay'.*or an adapter that changes them, such as LoRA": (
+        lambda at: with_model(at, MAS, adapted(PROMPTS)),
+        lambda at: with_one_or_other(at, ("replay", adapted(PROMPTS)), (MAS, adapted()))),
+    r"whose weights are quantised.*Load the model unquantised": (
+        lambda at: with_model(at, MAS, quantised()), lambda at: with_model(at, MAS, adapted())),
+    r"whose effective weight is not known here\. Use 'replay'.*or an adapter of linear layers": (
+        lambda at: with_model(at, MAS, adapted(LAYER_NORMS)),
+        lambda at: with_one_or_other(at, ("replay", adapted(LAYER_NORMS)), (MAS, adapted()))),
+    r"in a way that is not known here.*Use one of these, or 'replay'": (
+        lambda at: with_model(at, MAS, adapted(ROTATIONS)),
+        lambda at: with_one_or_other(at, ("replay", adapted(ROTATIONS)), (MAS, adapted()))),
+    r"does not work on a model with PEFT adapters\. Remove one of them": (
+        lambda at: with_model(at, "wise_ft", adapted()),
+        lambda at: with_one_or_other(at, ("wise_ft", tiny.model("llama")), ("sequential", adapted()))),
+    r"its layer is an embedding\. Use `mas` or `ewc`": (
+        lambda at: with_model(at, "si", adapted(TOKENS)),
+        lambda at: with_one_or_other(at, (MAS, adapted(TOKENS)), ({"name": "ewc", "samples": 2}, adapted(TOKENS)))),
+    r"the model already has LoRA adapters, which are not changed\. Remove the option": (
+        lambda at: with_model(at, {"name": "o_lora", "r": 4}, adapted()),
+        lambda at: with_model(at, "o_lora", adapted())),
+    r"needs a new adapter for each domain.*Merge it \(`merge_and_unload`\) and make a new one": (
+        lambda at: domain_after_domain(at, False), lambda at: domain_after_domain(at, True)),
+    r"pulls single weights, which is not possible with adapters\. Set `apply_to: loss`": (
+        lambda at: with_model(at, {**MAS, "apply_to": "update"}, adapted()),
+        lambda at: with_model(at, {**MAS, "apply_to": "loss"}, adapted())),
+    r"is not known with an external trainer\. Set `balance: fixed`": (
+        lambda at: with_model(at, {"name": "multi_task_adaptation", "balance": "uncertainty"}, tiny.model("llama")),
+        lambda at: with_model(at, {"name": "multi_task_adaptation", "balance": "fixed"}, tiny.model("llama"))),
+    r"here they are shuffled later\. Set one share": (
+        lambda at: with_model(at, {"name": "replay", "share": {"start": 0.3, "end": 0.1}}, *llamas()),
+        lambda at: with_model(at, {"name": "replay", "share": 0.1}, *llamas())),
+    r"saves nothing with adapters, whose gradients are small\. Set it to all-rows": (
+        lambda at: with_model(at, {"name": "migu", "gradient_of": "kept-rows"}, adapted()),
+        lambda at: with_model(at, {"name": "migu", "gradient_of": "all-rows"}, adapted())),
 }  # fmt: skip
 """Sentence → what is refused with it, and what it advises."""
 
@@ -249,6 +330,7 @@ ELSEWHERE = {
     "which an encoder-decoder does not learn": "test_an_encoder_decoder_has_the_penalties_and_weights_of_our_engine",
     "and `stop` keeps": "test_an_output_folder_of_another_training_is_refused_and_the_advice_works",
     "counts what it has generated in itself": "test_grpo_goes_back_to_its_best_step_and_not_on_from_it",
+    "does not support adapters that FSDP2 has sharded": "test_two_processes_go_back_together",  # with DDP
     "FSDP 1 hides": "test_two_processes_with_shards_learn_what_one_learns",
     **dict.fromkeys(
         (
@@ -272,12 +354,15 @@ ELSEWHERE = {
 
 NO_ADVICE = (
     "The protected training has not ended yet", "Of the earlier models, this training has",
+    "and this training has none",
     "was not written by a protected training", "is a checkpoint of domain", "and '' is none of them",
     "so that a single one has none", "was not scored before the training", "The trainer itself trains on these rows",
 )  # fmt: skip
 """Sentences that only say what is wrong."""
 
 NOT_TRIED = {
+    "in rows as a run packs them. Use it with `everlearn run`": "every method is trained so in tests/conformance",
+    "generates rows as a run packs them. Use it with `everlearn run`": "the same",
     "'' .  it with `everlearn run`": "every method is trained by `everlearn run` in tests/conformance",
     "Use the collator of Sentence Transformers": "test_protect_sentence_transformers.py trains with it throughout",
     "Use the collator of TRL's RewardTrainer": "test_protect_trl.py trains with it throughout",
@@ -286,14 +371,28 @@ NOT_TRIED = {
 
 
 def sentences() -> list[str]:
-    """The constant parts of all errors of `protect`."""
+    """The constant parts of all errors that users of `protect` read."""
+    root = Path(everlearn.__file__).parent
+    found = [each for file in [*root.glob("protecting/*.py"), root / "model/adapted.py"] for each in errors(file)]
+    methods = [each for file in root.glob("methods/**/*.py") for each in errors(file)]
+    return [each for each in [*found, *(each for each in methods if ABOUT_PROTECT.search(each))] if each]
+
+
+ABOUT_PROTECT = re.compile(
+    r"PEFT adapters|with adapters|with its adapter|has LoRA adapters|new adapter for each|external trainer"
+    r"|everlearn run|shuffled later|adapters that FSDP2"
+)
+"""What the errors of methods say to users of `protect`, whose model and data are their own."""
+
+
+def errors(file: Path) -> list[str]:
+    """The constant parts of the errors of a file."""
     found = []
-    for file in sorted(Path(everlearn.protecting.__file__).parent.glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Error"):
-                parts = [part for arg in node.args for part in getattr(arg, "values", [arg])]
-                found.append("".join(str(part.value) for part in parts if isinstance(part, ast.Constant)))
-    return [sentence for sentence in found if sentence]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Error"):
+            parts = [part for arg in node.args for part in getattr(arg, "values", [arg])]
+            found.append("".join(str(part.value) for part in parts if isinstance(part, ast.Constant)))
+    return found
 
 
 def test_every_sentence_is_followed_or_says_why_not() -> None:

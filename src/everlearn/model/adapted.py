@@ -176,7 +176,10 @@ def _inside(model: nn.Module) -> nn.Module:
         return model
     if model.active_peft_config.is_prompt_learning:
         kind = getattr(model.active_peft_config.peft_type, "value", "prompts")
-        raise ModelError(f"The model's adapter ({kind}) puts vectors before a text, and changes no weight.")
+        raise ModelError(
+            f"The model's adapter ({kind}) puts vectors before a text, and changes no weight that a method could hold. "
+            "Use 'replay', which reads no weights, or an adapter that changes them, such as LoRA."
+        )
     inside: nn.Module = model.get_base_model()
     return inside
 
@@ -200,10 +203,16 @@ def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module |
 def _formulas(layer: Any, path: str) -> _Formulas:
     base = layer.get_base_layer()
     weight = getattr(base, "weight", None)
-    if not isinstance(base, _LAYERS) or not isinstance(weight, Tensor) or not weight.is_floating_point():
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise ModelError(
-            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose effective weight cannot "
-            "be computed. Load the model unquantised, or leave that layer out of `target_modules`."
+            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose weights are quantised, so "
+            "that its effective weight cannot be computed. Load the model unquantised."
+        )
+    if not isinstance(base, _LAYERS):
+        raise ModelError(
+            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose effective weight is not "
+            "known here. Use 'replay', which reads no weights, or an adapter of linear layers and embeddings, such as "
+            "LoRA."
         )
     if layer.merged or layer.disable_adapters:
         return _Formulas(layer, {})
@@ -225,7 +234,8 @@ def _formulas(layer: Any, path: str) -> _Formulas:
         raise ModelError(
             f"The adapter of '{path}' ({type(layer).__module__.removeprefix('peft.tuners.')}) changes a weight in a "
             "way that is not known here. Known are LoRA with its initialisations, rsLoRA, DoRA and AdaLoRA, IA³, LoHa, "
-            "LoKr, VeRA, VB-LoRA, RandLoRA and FourierFT, without `lora_bias`."
+            "LoKr, VeRA, VB-LoRA, RandLoRA and FourierFT, without `lora_bias`. Use one of these, or 'replay', which "
+            "reads no weights."
         )
     if dora:
         return _Formulas(layer, {"weight": lambda: _dora(layer, dora[0])}, sources)

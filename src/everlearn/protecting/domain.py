@@ -320,7 +320,7 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
         for hook, why in NEEDS_A_RUN.items():
             if overrides(method, hook) and not method.adopts(model):
                 may_adopt = type(method).adopts is not Method.adopts
-                own = "Add LoRA adapters to the model (`peft.get_peft_model`), or use" if may_adopt else "Use"
+                own = "Give it a model with LoRA adapters (`peft.get_peft_model`), or use" if may_adopt else "Use"
                 raise MethodError(f"Method '{method.label}' {why}. {own} it with `everlearn run`.")
         if method.needs.predictions and output_head(model) is None:
             raise MethodError(
