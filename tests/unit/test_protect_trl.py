@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +358,26 @@ def test_general_text_is_not_mixed_into_preferences_and_the_advice_works(root: P
 
 
 # -- the documentation ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_methods_has_each_as_it_was_tried() -> None:
+    page = (protect_page.PAGE.parent / "protect.md").read_text(encoding="utf-8")
+    tried = protect_page.PAGE.read_text(encoding="utf-8").split(protect_page.BEGIN)[1]
+    works = set(re.findall(r"^\| `(\w+)` \| yes", tried, re.MULTILINE))
+    named: dict[str, bool] = {}
+    for line in page.split("## Which methods")[1].split("\n\n")[1].splitlines():
+        first, second = line.strip("| ").split(" | ")[:2] if line.startswith("| `") else ("", "")
+        if " on a model" not in first and "anchor" not in first:
+            named |= dict.fromkeys(re.findall(r"`(\w+)`", first), second.startswith("work"))
+    rest = {name for line in tried.splitlines() if "changes the model itself" in line for name in _names(line)}
+    assert set(named) | rest == set(protect_page.methods())
+    assert not set(named) & rest
+    assert {name for name, at_work in named.items() if at_work} == works
+
+
+def _names(line: str) -> list[str]:
+    """The methods before the colon of a line."""
+    return re.findall(r"`(\w+)`", line.split(":")[0])
 
 
 def test_the_example_of_the_documentation_runs(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
