@@ -5,7 +5,8 @@
 
 The recipe is chat-remedies.yaml; ROWS says what each run changes. One seed, and nothing is chosen: 3e-4 is a rate at
 which plain training should forget, and plain training at lower rates shows what a lower rate does alone. Every row has
-the same steps, and the page shows its time. A killed run is resumed by the next call; the result is written after each.
+the same steps; what self-distillation and the model's own chats generate comes on top. A killed run is resumed by the
+next call; the result is written after each.
 """
 
 from __future__ import annotations
@@ -47,15 +48,14 @@ def write_questions(data: Path, place: Path) -> None:
 def page(result: dict[str, Any]) -> str:
     """The tables of docs/results/chat-remedies.md."""
     lines = [
-        "| run | word problems: learnt ↑ | forgotten ↓ | German: learnt ↑ | general drift ↓ | minutes |",
-        "|---|---|---|---|---|---|",
+        "| run | word problems: learnt ↑ | forgotten ↓ | German: learnt ↑ | general drift ↓ |",
+        "|---|---|---|---|---|",
     ]
     for row, results in result["runs"].items():
         numbers = results["summary"]["bits_per_byte"]
         columns = [("learnt", "word_problems"), ("forgotten", "word_problems"), ("learnt", "german")]
         values = [numbers[key].get(text) for key, text in [*columns, ("general_drift", "general")]]
-        minutes = sum(stage["seconds"] for stage in results["cost"]["stages"]) / 60
-        lines.append(f"| {' | '.join([row, *map(as_text, values), f'{minutes:.0f}'])} |")
+        lines.append(f"| {' | '.join([row, *map(as_text, values)])} |")
     lines += ["", "| run | still chats: before | after the chats | after the plain text |", "|---|---|---|---|"]
     for row, results in result["runs"].items():
         cells = results["matrices"]["chats"]["cells"]
