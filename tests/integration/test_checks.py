@@ -218,6 +218,7 @@ def test_validate_shows_them(tmp_path: Path) -> None:
         ({"learning_rate": -1.0}, r"`domains\.second\.train\.learning_rate` must be above 0 \(got -1\.0\)"),
         ({"bf16": True}, r"`domains\.second\.train\.bf16`: it is the same for a whole run; set `train\.bf16`"),
         ({"use_liger_kernel": True}, r"`domains\.second\.train\.use_liger_kernel` cannot be set: it replaces the loss"),
+        ({"enable_jit_checkpoint": True}, r"enable_jit_checkpoint` cannot be set: a signal ends a run after its step"),
         ({"seed": 3}, r"`domains\.second\.train\.seed` cannot be set: set `run\.seed`"),
     ],
 )

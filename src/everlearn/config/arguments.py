@@ -93,6 +93,7 @@ REFUSED = {
     "use_liger_kernel": "it replaces the loss, which everlearn computes only where there is a label",
     "auto_find_batch_size": "another batch size would change what is compared",
     "resume_from_checkpoint": "use `everlearn resume RUN`",
+    "enable_jit_checkpoint": "a signal ends a run after its step anyway, and `everlearn resume` continues it",
     "save_only_model": "a run must be able to resume from a checkpoint",
     "deepspeed": "methods act on gradients and weights that PyTorch holds; use `fsdp`",
     "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
