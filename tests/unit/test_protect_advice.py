@@ -307,6 +307,7 @@ FOLLOWED: dict[str, tuple[Try, Try]] = {
 """Sentence → what is refused with it, and what it advises."""
 
 
+@pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning")
 @pytest.mark.parametrize("sentence", FOLLOWED)
 def test_the_advice_works(sentence: str, tmp_path: Path) -> None:
     refused, advised = FOLLOWED[sentence]
