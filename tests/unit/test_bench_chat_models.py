@@ -76,7 +76,9 @@ def test_the_table_says_what_was_measured(script: ModuleType) -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "result"), [("dpo", "dpo"), ("chat_adapter", "chat-adapter")])
+@pytest.mark.parametrize(
+    ("name", "result"), [("dpo", "dpo"), ("chat_adapter", "chat-adapter"), ("chat_remedies", "chat-remedies")]
+)
 def test_the_page_has_the_tables_of_the_result(name: str, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = imported(name, monkeypatch).page(files.read_json(RESULTS / f"{result}.json"))
     assert tables in (RESULTS / f"{result}.md").read_text(encoding="utf-8")
@@ -173,3 +175,26 @@ def test_questions_are_asked_without_their_choices(monkeypatch: pytest.MonkeyPat
     script.write_questions(tmp_path, tmp_path / "questions.jsonl")
     asked = [json.loads(row) for row in (tmp_path / "questions.jsonl").read_text().splitlines()]
     assert asked == [{"text": f"{n}?"} for n in range(96)]
+
+
+def test_what_is_said_of_plain_training_of_chats_is_what_was_measured() -> None:
+    result = files.read_json(RESULTS / "chat-remedies.json")
+    said = " ".join((RESULTS / "chat-remedies.md").read_text(encoding="utf-8").split())
+    chats = [
+        [
+            f"{value:.0%}".replace("%", " %")
+            for _, task, value, *_ in run["matrices"]["chats"]["cells"]
+            if task == "chat"
+        ]
+        for run in result["runs"].values()
+    ]
+    low, middle, high = chats[:3]
+    assert f"in the end {low[-1]} and {middle[-1]} of the questions" in said
+    assert f"more than by the model itself ({low[0]})" in said
+    assert f"and {high[-1]} of the questions are answered as a chat" in said
+    assert f"{middle[1]} of the questions are answered as a chat at 1e-4, and none at 3e-4" in said
+    assert high[1] == "0 %"
+    lost = result["runs"]["plain training at 3e-4"]["summary"]["bits_per_byte"]
+    assert f"general text by {lost['general_drift']['general']['value']:.3f} bits per byte" in said
+    assert f"word problems by {lost['forgotten']['word_problems']['value']:.3f}" in said
+    assert ("have not run yet" in said) == (len(result["runs"]) == 3)
