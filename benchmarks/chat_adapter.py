@@ -143,19 +143,30 @@ def as_text(estimate: dict[str, float] | None) -> str:
     return f"{estimate['value']:+.3f} ({estimate['low']:+.3f} to {estimate['high']:+.3f})"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(about: str, name: str) -> argparse.Namespace:
+    """Read the command line: MODEL and DATA, or `--page` with a result.
+
+    Args:
+        about: what the script does.
+        name: name of its result in docs/results.
+    """
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--page", type=Path, help="print the tables of a result")
-    parser.add_argument("--output", type=Path, default=Path("docs/results/chat-adapter.json"))
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "everlearn-chat-adapter")
+    parser.add_argument("--output", type=Path, default=Path(f"docs/results/{name}.json"))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"everlearn-{name}")
     given = parser.parse_args()
+    if not given.page and not given.data:
+        parser.error("MODEL and DATA are required")
+    return given
+
+
+def main() -> None:
+    given = arguments(__doc__, "chat-adapter")
     if given.page:
         print(page(files.read_json(given.page)))
         return
-    if not given.data:
-        parser.error("MODEL and DATA are required")
     model, data = given.model.resolve(), given.data.resolve()
     given.work.mkdir(parents=True, exist_ok=True)
     chats = given.work / "chats.jsonl"

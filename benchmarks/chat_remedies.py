@@ -11,16 +11,14 @@ next call; the result is written after each.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import platform
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from chat_adapter import as_text, overrides, run, write_chats
+from chat_adapter import arguments, as_text, overrides, run, write_chats
 from everlearn import files
 
 RECIPE = Path(__file__).parent / "chat-remedies.yaml"
@@ -64,18 +62,10 @@ def page(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("--page", type=Path, help="print the tables of a result")
-    parser.add_argument("--output", type=Path, default=Path("docs/results/chat-remedies.json"))
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "everlearn-chat-remedies")
-    given = parser.parse_args()
+    given = arguments(__doc__, "chat-remedies")
     if given.page:
         print(page(files.read_json(given.page)))
         return
-    if not given.data:
-        parser.error("MODEL and DATA are required")
     model, data = given.model.resolve(), given.data.resolve()
     given.work.mkdir(parents=True, exist_ok=True)
     chats, questions = given.work / "chats.jsonl", given.work / "questions.jsonl"
