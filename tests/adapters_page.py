@@ -18,12 +18,12 @@ from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArgum
 
 import stages
 import tiny
+import tried_table
 from everlearn.errors import EverlearnError
 from everlearn.model.peft_adapter import merged
 from everlearn.protecting import protect
 
 PAGE = Path(__file__).parents[1] / "docs" / "adapters.md"
-BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 LORA: dict[str, Any] = {"target_modules": TARGETS, "r": 4}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -148,18 +148,13 @@ def row(kind: str) -> str:
 
 def committed() -> dict[str, str]:
     """Return the lines of the page by kind."""
-    table = PAGE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
-    lines = [line for line in table.strip().splitlines() if line.startswith("|")][2:]
-    return {line.split("|")[1].strip(): line for line in lines}
+    return tried_table.rows_of(PAGE)
 
 
 def main() -> None:
     """Write the table."""
     logging.disable(logging.WARNING)
-    page = PAGE.read_text("utf-8")
-    head = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    table = "\n".join([*head, *(row(kind) for kind in KINDS)])
-    PAGE.write_text(f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}", "utf-8")
+    tried_table.write(PAGE, tried_table.table(COLUMNS, map(row, KINDS)))
 
 
 if __name__ == "__main__":

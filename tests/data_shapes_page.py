@@ -22,6 +22,7 @@ from pyarrow import feather
 from tokenizers import AddedToken
 
 import tiny
+import tried_table
 from everlearn.commands.data_probe import probe
 from everlearn.config.recipe import parse
 from everlearn.data.columns import Columns
@@ -33,7 +34,6 @@ from everlearn.data.prepare import prepare
 from everlearn.errors import EverlearnError
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-shapes.md"
-BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 COLUMNS = ("shape", "keys of the domain", "read", "learnt", "`everlearn init` writes")
 TEMPLATE = (
     "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endfor %}"
@@ -354,19 +354,14 @@ def _learnt(domain: Domain, folder: Path) -> str:
 
 def committed() -> dict[str, str]:
     """Return the lines of the page by shape."""
-    table = PAGE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
-    lines = [line for line in table.strip().splitlines() if line.startswith("|")][2:]
-    return {line.split("|")[1].strip(): line for line in lines}
+    return tried_table.rows_of(PAGE)
 
 
 def main() -> None:
     """Write the table."""
     logging.disable(logging.WARNING)
     datasets.disable_progress_bars()
-    page = PAGE.read_text("utf-8")
-    head = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    table = "\n".join([*head, *map(row, SHAPES)])
-    PAGE.write_text(f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}", "utf-8")
+    tried_table.write(PAGE, tried_table.table(COLUMNS, map(row, SHAPES)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import torch
 import transformers
 
 import tiny
+import tried_table
 import trl_trainers
 from everlearn.errors import EverlearnError
 from everlearn.methods import build
@@ -30,7 +31,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multi_task_adaptation": {"balance": "fixed"},
 }
 """Options without which a method does not begin on this model; few rows wherever it measures."""
-BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 
 
 def methods() -> list[str]:
@@ -115,18 +115,14 @@ def _printed(sentence: str) -> str:
 
 def committed() -> list[str]:
     """Return the lines of the committed page."""
-    text = PAGE.read_text(encoding="utf-8")
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip().splitlines()
+    return tried_table.lines_of(PAGE)
 
 
 def main() -> None:
     """Try everything and write the table into the page."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    text = PAGE.read_text(encoding="utf-8")
-    start, end = text.index(BEGIN), text.index(END)
-    lines = "\n".join(table())
-    PAGE.write_text(f"{text[:start]}{BEGIN}\n\n{lines}\n\n{text[end:]}", encoding="utf-8")
+    tried_table.write(PAGE, table())
 
 
 if __name__ == "__main__":

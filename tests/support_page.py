@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 import stages
+import tried_table
 from everlearn.errors import EverlearnError
 from everlearn.methods import build
 from everlearn.model.architectures import registered
@@ -31,7 +32,6 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 }
 OBJECTIVES = {"encoder": "masked", "decoder": "causal", "encoder-decoder": "text-to-text"}
 COLUMNS = ("type", "kind", "layers", *METHODS, "heads and neurons", "documents apart", "attention")
-BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 
 
 def model(model_type: str, **changes: Any) -> PreTrainedModel:
@@ -96,20 +96,14 @@ def _apart(made: PreTrainedModel, kind: str) -> str:
 @functools.cache
 def committed() -> dict[str, str]:
     """Return the lines of the committed page by type."""
-    text = PAGE.read_text(encoding="utf-8")
-    table = text[text.index(BEGIN) : text.index(END)].splitlines()
-    return {line.split("`")[1]: line for line in table if line.startswith("| `")}
+    return {name.strip("`"): row for name, row in tried_table.rows_of(PAGE).items()}
 
 
 def main() -> None:
     """Try everything and write the table into the page."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    text = PAGE.read_text(encoding="utf-8")
-    head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    lines = [BEGIN, "", *head, *(row(model_type) for model_type in sorted(TYPES)), ""]
-    start, end = text.index(BEGIN), text.index(END)
-    PAGE.write_text(text[:start] + "\n".join(lines) + text[end:], encoding="utf-8")
+    tried_table.write(PAGE, tried_table.table(COLUMNS, map(row, sorted(TYPES))))
 
 
 if __name__ == "__main__":
