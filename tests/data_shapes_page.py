@@ -189,6 +189,10 @@ def _chats(role: str, content: str, user: str, assistant: str) -> list[list[dict
 
 TABLE = pa.table({"text": TEXTS})
 OPENAI = _chats("role", "content", "user", "assistant")
+ANSWERS = [chat[1:] for chat in OPENAI]
+TURNS = [[*OPENAI[n - 1], chat[0]] for n, chat in enumerate(OPENAI)]
+"""Prompts of three turns, of which the second is the assistant's."""
+WEIGHTED = [[one, {**two, "weight": 0}, three] for one, two, three in TURNS]
 SYSTEMS = [[{"role": "system", "content": SYSTEM[n % 3]}] * (n % 3 < 2) + chat for n, chat in enumerate(OPENAI)]
 TRANSCRIPTS = [f"Human: {one} Assistant: {two}" for one, two in zip(QUESTIONS, TEXTS, strict=True)]
 NESTED = _rows(title=QUESTIONS, doc=[{"body": {"text": text}} for text in TEXTS])
@@ -230,6 +234,9 @@ SHAPES: dict[str, Shape] = {
     "preferences, the chosen answers": _jsonl(
         _rows(prompt=QUESTIONS, chosen=TEXTS, rejected=QUESTIONS), row_format="preference"
     ),
+    "preferences, lists of messages": _jsonl(
+        _rows(prompt=TURNS, chosen=ANSWERS, rejected=[chat[:1] for chat in ANSWERS]), row_format="preference"
+    ),
     "preferences, transcripts of text": _file(
         "rows.jsonl",
         lambda path: _lines(path, _rows(chosen=TRANSCRIPTS, rejected=QUESTIONS)),
@@ -240,8 +247,10 @@ SHAPES: dict[str, Shape] = {
         _rows(prompt=QUESTIONS, completion=TEXTS, label=[True, False] * 30), row_format="prompt-completion"
     ),
     "lists of messages in `prompt` and `completion`": _jsonl(
-        _rows(prompt=[chat[:1] for chat in OPENAI], completion=[chat[1:] for chat in OPENAI]),
-        row_format="prompt-completion",
+        _rows(prompt=TURNS, completion=ANSWERS), row_format="prompt-completion"
+    ),
+    "chats with turns of `weight: 0`": _jsonl(
+        _rows(messages=[[*asked, *said] for asked, said in zip(WEIGHTED, ANSWERS, strict=True)]), row_format="messages"
     ),
     "chats as JSON text": _jsonl(_rows(messages=[json.dumps(chat) for chat in OPENAI]), row_format="messages"),
     "several system prompts in one file of chats": _jsonl(_rows(messages=SYSTEMS), row_format="messages"),

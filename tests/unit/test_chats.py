@@ -101,6 +101,26 @@ def test_a_greeting_that_is_not_learnt_costs_no_bytes() -> None:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["prefixes", "marked by the template"])
+@pytest.mark.parametrize("weights", [(0, 1), (1, 0), (0, None), (None, False)])
+def test_a_turn_with_a_weight_of_0_is_read_and_not_learnt(template: str, weights: tuple[Any, Any]) -> None:
+    said = [as_dicts(CHAT[1:])[n] | {"weight": weights[n // 2] if n % 2 else None} for n in range(4)]
+    messages = messages_in(said, "messages", "row 1")
+    made = tokenizer(template)
+    chats = ChatFormat(made)
+    ids, learnt = chats.encode(messages)
+    assert ids == chats.encode(CHAT[1:])[0], "the template does not see the weight"
+    wanted = CHAT[4 if weights[1] in (1, None) else 2].content
+    assert made.decode([n for n, own in zip(ids, learnt, strict=True) if own]).strip() == f"{wanted}</s>"
+    assert chats.learnt(messages) == [wanted]
+
+
+def test_a_weight_between_is_refused() -> None:
+    said = [{"role": "assistant", "content": "a", "weight": 0.5}]
+    with pytest.raises(DataError, match="the `weight` of message 1 is neither 0 nor 1"):
+        messages_in(said, "messages", "row 1")
+
+
 def test_a_template_that_writes_the_date_gives_the_same_rows_on_every_day() -> None:
     dated = ChatFormat(tokenizer("{{ strftime_now('%d %b %Y') }}" + PLAIN))
     assert dated.text(CHAT).startswith("26 July 2024<s>system")

@@ -11,11 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import feather
+from trl import apply_chat_template
 
 import tiny
 from cli_project import Project
 from everlearn.commands.data_probe import probe
+from everlearn.config.recipe import parse
+from everlearn.data.chats import ChatFormat
 from everlearn.data.columns import choose_columns, text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import corpus_fingerprint, read_documents
@@ -25,10 +30,17 @@ from everlearn.data.prepare import prepare
 from everlearn.data.row_formats import ROW_FORMATS
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, EverlearnError
+from everlearn.grid.arrangements import pooled
 from everlearn.run import inputs
 
 TEMPLATE = (
     "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
+MARKED = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}<s>assistant: "
+    "{% generation %}{{ message['content'] }}</s>{% endgeneration %}"
+    "{% else %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant: {% endif %}"
 )
 BELOW = "Below is an instruction that describes a task"
@@ -322,6 +334,108 @@ def test_where_plain_text_is_needed_its_column_is_taken(tmp_path: Path) -> None:
 
 
 ANSWERED = [{"role": "assistant", "content": "3"}]
+TALKED = [{"role": "user", "content": "Add 0 and 2."}, {"role": "assistant", "content": "2"}, *ASKED]
+"""A prompt in which the assistant speaks."""
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, MARKED], ids=["prefixes", "marked by the template"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        ("prompt-completion", {"prompt": TALKED, "completion": ANSWERED}),
+        ("prompt-completion", {"prompt": TALKED, "completion": "3"}),
+        ("prompt-completion", {"prompt": TALKED, "completion": [*TALKED, *ANSWERED]}),
+        ("prompt-response", {"prompt": TALKED, "response": ANSWERED}),
+        ("preference", {"prompt": TALKED, "chosen": ANSWERED, "rejected": ANSWERED}),
+        ("preference", {"prompt": TALKED, "chosen": [*TALKED, *ANSWERED], "rejected": ANSWERED}),
+    ],
+)
+def test_of_lists_of_messages_the_turns_of_the_completion_are_learnt(
+    tmp_path: Path, form: str, row: dict[str, Any], ending: str, template: str
+) -> None:
+    path = written(tmp_path, [row], ending)
+    assert probe(path, "--domain", tokenizer=tokenizer(template)).columns.keys == {"row_format": form}
+    (document,) = documents(path, form)
+    assert (document.target, document.only_chat) == ("3", True)
+    assert [message.as_dict() for message in document.messages] == [*TALKED, *ANSWERED]
+    made = tokenizer(template)
+    packer = packer_of(Corpus(path=path, row_format=form), Encoder(made, "decoder"), 256)
+    (block,) = [*packer.feed([document]), *packer.finish()]
+    assert made.decode(block["labels"][block["labels"] != IGNORED]).strip() == "3</s>"
+    assert packer.count.text_bytes == 1
+
+
+def test_a_completion_may_have_turns_of_a_user(tmp_path: Path) -> None:
+    row = {"prompt": ASKED, "completion": [*ANSWERED, {"role": "user", "content": "And 4?"}, *ANSWERED]}
+    (document,) = documents(written(tmp_path, [row]), "prompt-completion")
+    assert [message.learnt for message in document.messages] == [False, True, False, True]
+    assert document.messages[0].content == "Add 1 and 2."
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.integers(0, 3), further=st.integers(0, 2), system=st.booleans(), seed=st.integers(0, 99))
+def test_rows_and_labels_are_those_of_trl(tmp_path: Path, turns: int, further: int, system: bool, seed: int) -> None:
+    """The prompt and the completion as TRL writes them, with labels on the assistant's turns of the completion."""
+    said = iter(tiny.texts(2 * (turns + further) + 2, seed=seed, words=9))
+
+    def exchanges(count: int) -> list[dict[str, str]]:
+        return [{"role": role, "content": next(said)} for _ in range(count) for role in ("user", "assistant")]
+
+    prompt = [*([{"role": "system", "content": "Be brief."}] * system), *exchanges(turns)]
+    prompt.append({"role": "user", "content": next(said)})
+    completion = [{"role": "assistant", "content": next(said)}, *exchanges(further)]
+    made = tokenizer()
+    reference = apply_chat_template({"prompt": prompt, "completion": completion}, made)
+    (document,) = documents(written(tmp_path, [{"prompt": prompt, "completion": completion}]), "prompt-completion")
+    ids, learnt = ChatFormat(made).encode(document.messages)
+    whole = reference["prompt"] + reference["completion"]
+    assert ids == made(whole, add_special_tokens=False)["input_ids"]
+    places = made(whole, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    assert not any(own for own, (_, end) in zip(learnt, places, strict=True) if end <= len(reference["prompt"]))
+    answers = [turn["content"] for turn in completion if turn["role"] == "assistant"]
+    runs = made.decode([id_ for id_, own in zip(ids, learnt, strict=True) if own]).replace("</s>", "|").split("|")
+    assert [run.strip() for run in runs] == [*answers, ""]
+
+
+@pytest.mark.parametrize(
+    ("kind", "template"), [("encoder", TEMPLATE), ("decoder", None), ("encoder-decoder", TEMPLATE)]
+)
+def test_lists_of_messages_need_a_chat_template(tmp_path: Path, kind: Any, template: str | None) -> None:
+    corpus = Corpus(path=written(tmp_path, [{"prompt": ASKED, "completion": ANSWERED}]), row_format="prompt-completion")
+    (document, _) = next(read_documents(corpus))
+    with pytest.raises(DataError, match=r"begins with 'Add 1 and 2\.' is a list of messages, which only a decoder"):
+        packer_of(corpus, Encoder(tokenizer(template), kind), 64).feed([document])
+    learner = "An encoder-decoder model" if kind == "encoder-decoder" else None
+    with pytest.raises(EverlearnError, match=r"no chat template|which a decoder learns|learns only prompts"):
+        probe(corpus.path, "--domain a", None, learner, tokenizer(template), kind)
+    texts = Corpus(path=written(tmp_path, [{"prompt": "Add. ", "completion": "3"}]), row_format="prompt-completion")
+    (document, _) = next(read_documents(texts))
+    packer = packer_of(texts, Encoder(tokenizer(template), kind), 64)
+    assert [*packer.feed([document]), *packer.finish()], "the advice"
+
+
+def test_lists_under_the_name_of_a_column_are_answered_with_the_key(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"prompt": ASKED, "completion": ANSWERED}])
+    with pytest.raises(
+        DataError, match="Lists of messages are chats: name their column in `messages_column`, or `row_"
+    ):
+        next(read_documents(Corpus(path=path, text_column="prompt", target_column="completion")))
+
+
+def test_tools_of_a_completion_are_read(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    row = {"prompt": ASKED, "completion": ANSWERED, "tools": [tool]}
+    (document,) = documents(written(tmp_path, [row]), "prompt-completion")
+    assert document.tools == (tool,)
+
+
+def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"prompt": TALKED, "completion": ANSWERED}])
+    domain = {"name": "a", "path": path, "row_format": "prompt-completion", "validation": None}
+    file = pooled(parse({"model": "none", "domains": [domain]}), tmp_path / "pool", chats=True)
+    ((document, _),) = read_documents(Corpus(path=str(file), messages_column="messages", tools_column="tools"))
+    assert [message.learnt for message in document.messages] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -346,10 +460,10 @@ ANSWERED = [{"role": "assistant", "content": "3"}]
             {"row_format": "messages"},
         ),
         (
+            {"input": ASKED, "output": ANSWERED},
+            "chats in the column 'input' and their answers in 'output'. Rename the two to 'prompt' and 'completion'",
             {"prompt": ASKED, "completion": ANSWERED},
-            "chats in the column 'prompt' and their answers in 'completion'. Join the two into one list",
-            {"messages": [*ASKED, *ANSWERED]},
-            {"row_format": "messages"},
+            {"row_format": "prompt-completion"},
         ),
     ],
 )

@@ -110,8 +110,10 @@ def probe(
     chats = ChatFormat(tokenizer) if tokenizer is not None and uses_template(corpus, tokenizer, kind) else None
     apart = False
     for document, _ in read_documents(corpus):
+        if document.only_chat and chats is None and tokenizer is not None:
+            ChatFormat(tokenizer)  # says that there is no template
         whole = document.whole if chats is None else chats.text(document.messages, document.tools)
-        apart = apart or _apart(document.text, document.target)
+        apart = apart or document.only_chat or _apart(document.text, document.target)
         documents += 1
         text_bytes += len(whole.encode())
         sizes.append(len(whole))

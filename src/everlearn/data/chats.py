@@ -95,7 +95,7 @@ class ChatFormat:
     def learnt(self, messages: Sequence[Message]) -> list[str]:
         """Return the assistant's messages that are learnt, tool calls among them."""
         marks = self._marks(self._template(()))
-        return [each.said for number, each in enumerate(messages) if each.role == ASSISTANT and (marks or number > 0)]
+        return [each.said for number, each in enumerate(messages) if each.learnt and (marks or number > 0)]
 
     def spells_special(self, messages: Sequence[Message], tools: Tools = ()) -> bool:
         """Return whether a message or a tool holds the text of a special token."""
@@ -103,7 +103,7 @@ class ChatFormat:
         return _OPEN in json.dumps(marked, ensure_ascii=False)
 
     def encode(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[list[int], list[bool]]:
-        """Return the token ids of a chat, and which of them are the assistant's, including the end of its turn.
+        """Return the token ids of a chat, and which of them are learnt: the assistant's, with the end of its turn.
 
         Templates with `{% generation %}` mark these themselves. With other templates, the chat is rendered up to before
         and after each turn of the assistant, and both texts must be beginnings of the complete text. If the chat begins
@@ -113,11 +113,16 @@ class ChatFormat:
             DataError: the template refuses the chat, changes earlier turns, or leaves out tools.
         """
         text, spans = self._rendered(messages, tools)
-        if not self._marks(self._template(tools)):
+        if self._marks(self._template(tools)):
+            apart = {n for n, each in enumerate(messages) if each.role == ASSISTANT and not each.learnt}
+            before = {n: self._marked_in(messages[:n], tools) for end in apart for n in (end, end + 1)}
+            left_out = {place for n in apart for place in range(before[n], before[n + 1])}
+            spans = [span for place, span in enumerate(spans) if place not in left_out]
+        else:
             spans = [
                 self._turn(text, messages, tools, number)
                 for number, message in enumerate(messages)
-                if message.role == ASSISTANT and number > 0
+                if message.learnt and number > 0
             ]
         self._check_tools(text, spans, messages, tools)
         ids, places = self._tokenised(text)
@@ -155,11 +160,16 @@ class ChatFormat:
             )
         return len(before), len(after)
 
+    def _marked_in(self, messages: Sequence[Message], tools: Tools) -> int:
+        """Return how many spans of the assistant a template marks in the beginning of a chat."""
+        speaks = any(each.role == ASSISTANT for each in messages)
+        return len(self._rendered(messages, tools)[1]) if speaks else 0
+
     def _check_tools(self, text: str, spans: Sequence[Span], messages: Sequence[Message], tools: Tools) -> None:
         """Refuse a template that leaves out tools or calls: the model would learn what it cannot see or say."""
         said = "".join(text[start:end] for start, end in spans)
         # The assistant's first turn may not be learnt, and then has no place.
-        calls = [call["name"] for message in messages[1:] for call in message.calls]
+        calls = [call["name"] for message in messages[1:] if message.learnt for call in message.calls]
         left_out = next((f"the call of '{name}'" for name in calls if name not in said), None)
         if tools and left_out is None and self._rendered(messages, ())[0] == text:
             left_out = "the tools of a chat"

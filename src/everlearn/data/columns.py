@@ -100,7 +100,7 @@ def choose_columns(
     chat = next((name for name in names if _chats(rows, name)), None)
     chats = chats and learner is None
     forms = [form for form in ROW_FORMATS.values() if chats or not form.chat]
-    form = next((form for form in forms if _holds(rows, form, columns)), None)
+    form = next((form for form in forms if _holds(rows, form, columns, chats)), None)
     if task != "pretrain" and form is not None:
         _check_labels(rows, path)
         return Columns("text", row_format=form.name)
@@ -159,12 +159,12 @@ def _check_labels(rows: Sequence[Mapping[str, Any]], path: str) -> None:
 
 
 def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> None:
-    """Refuse chats whose answers are in another column, as in TRL's conversational prompts and completions."""
+    """Refuse chats whose answers are in another column, under names that no kind of rows has."""
     answers = [name for ask, name in PAIRS if ask == chat and any(row.get(name) for row in rows)]
     if answers:
         raise DataError(
-            f"{path} holds chats in the column '{chat}' and their answers in '{answers[0]}'. Join the two into one "
-            f"list of messages in the column 'messages', which `row_format: messages` reads."
+            f"{path} holds chats in the column '{chat}' and their answers in '{answers[0]}'. Rename the two to "
+            "'prompt' and 'completion', which `row_format: prompt-completion` reads."
         )
 
 
@@ -211,14 +211,15 @@ def nested_texts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
     return [(size, name) for name, size in sizes.items()]
 
 
-def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection[str]) -> bool:
-    """Return whether rows are of a kind: its columns hold text, or chats."""
+def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection[str], chats: bool) -> bool:
+    """Return whether rows are of a kind: its columns hold text, or `chats`, if the model learns these."""
     names = {name for row in rows for name in row}
     if form.unread and not names.issuperset(form.unread):
         return False
     if form.chat and _chats(rows, form.answer):
         return True
-    return bool(form.prompt) and {form.prompt, form.answer} <= set(texts)
+    asked = (form.prompt, form.answer)
+    return bool(form.prompt) and all(name in texts or (chats and _chats(rows, name)) for name in asked)
 
 
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

@@ -46,13 +46,21 @@ _FORMS = {
 class Document(NamedTuple):
     """One text, a prompt and its answer, or a chat.
 
-    For a chat, `text` holds the messages to the assistant and `target` those of the assistant.
+    For a chat, `text` holds the messages that are not learnt and `target` those that are.
+
+    Attributes:
+        text: the text, or the prompt.
+        target: the answer.
+        messages: the messages of a chat; of a prompt and its answer too, if they can be written as a chat.
+        tools: the tools of a chat.
+        only_chat: whether nothing but a chat template can write it.
     """
 
     text: str
     target: str | None = None
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
+    only_chat: bool = False
 
     @property
     def whole(self) -> str:

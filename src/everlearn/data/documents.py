@@ -12,7 +12,7 @@ from everlearn import wording
 from everlearn.data import hub
 from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Corpus, Document, Domain
-from everlearn.data.messages import ASSISTANT, Message, messages_in, tools_in
+from everlearn.data.messages import Message, messages_in, tools_in
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.data.rows import text_in
 from everlearn.data.text_template import filled, is_template
@@ -47,7 +47,7 @@ class Skipped:
 def _document(values: Mapping[str, Any], corpus: Corpus, where: str) -> Document | None:
     """Return the document in a row; None when it is blank."""
     form = corpus.form
-    if form is not None and not form.chat:
+    if form is not None and not form.only_chat(values):
         prompt, answer = form.example(values, where)
         return Document(prompt, answer, form.messages(values, where)) if answer else None
     if form is not None:
@@ -69,9 +69,9 @@ def _text(values: Mapping[str, object], column: str, where: str) -> str:
 
 
 def _chat(messages: tuple[Message, ...], tools: tuple[dict[str, Any], ...]) -> Document | None:
-    """Return a chat as a document; None when the assistant says nothing."""
-    said = ["\n".join(each.said for each in messages if (each.role == ASSISTANT) is own) for own in (False, True)]
-    return Document(said[0], said[1], messages, tools) if said[1].strip() else None
+    """Return a chat as a document; None when the assistant says nothing that is learnt."""
+    said = ["\n".join(each.said for each in messages if each.learnt is own) for own in (False, True)]
+    return Document(said[0], said[1], messages, tools, only_chat=True) if said[1].strip() else None
 
 
 def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:

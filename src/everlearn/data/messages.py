@@ -17,7 +17,9 @@ ROLES = {
     **dict.fromkeys(("observation", "function", "function_response", "tool_response"), "tool"),
 }
 """Role in other formats (ShareGPT) → role."""
-_READ = ("role", "content", "from", "value", "tool_calls", CALLS)
+WEIGHT = "weight"
+"""Key of a message (OpenAI, ShareGPT) that is 0 if the assistant says it and it is not learnt."""
+_READ = ("role", "content", "from", "value", "tool_calls", CALLS, WEIGHT)
 """Keys of a message that are not passed to the template as they are."""
 
 
@@ -28,11 +30,18 @@ class Message(NamedTuple):
         role: `user`, `assistant`, `system`, `tool`, or another one that the template knows.
         content: its text.
         fields: further keys for the template, such as `tool_calls`, `tool_call_id` and `reasoning_content`.
+        trained: whether it is learnt if the assistant says it; not in a prompt, nor with `weight: 0`.
     """
 
     role: str
     content: str
     fields: Mapping[str, Any] = {}
+    trained: bool = True
+
+    @property
+    def learnt(self) -> bool:
+        """Return whether the assistant says it and it is learnt."""
+        return self.role == ASSISTANT and self.trained
 
     def as_dict(self) -> dict[str, Any]:
         """Return the message as templates read it; a message that only calls tools has no `content`."""
@@ -54,8 +63,8 @@ def messages_in(value: Any, column: str, where: str, key: str = "messages_column
     """Return the messages in a column of a row; none for a row without a chat.
 
     Messages are mappings with `role` and `content`, or with `from` and `value` (ShareGPT). A content may be a list of
-    parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON. Errors name the
-    recipe's `key`.
+    parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON. A message with
+    `weight: 0` is not learnt. Errors name the recipe's `key`.
 
     Raises:
         DataError: the column holds something else.
@@ -121,12 +130,15 @@ def _message(each: Any, what: str, wrong: Callable[..., NoReturn]) -> Message | 
     if role.lower() == CALLS:
         written = _parsed(content or "", wrong)
         role, content, calls = ASSISTANT, None, written if isinstance(written, list) else [written]
+    weight = each.get(WEIGHT)
+    if weight not in (None, 0, 1):
+        wrong(f"the `{WEIGHT}` of {what} is neither 0 nor 1", weight)
     fields = {key: value for key, value in _without_none(each).items() if key not in _READ}
     if calls:
         fields["tool_calls"] = [_call(call, f"{what} has a tool call that", wrong) for call in calls]
     if content is None and not calls:
         return None
-    return Message(ROLES.get(role.lower(), role.lower()), content or "", fields)
+    return Message(ROLES.get(role.lower(), role.lower()), content or "", fields, trained=weight != 0)
 
 
 def _joined(parts: Sequence[Any], what: str, wrong: Callable[..., NoReturn]) -> str:

@@ -190,6 +190,13 @@ class _ExamplePacker:
         self.count = Count()
 
     def _examples(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
+        for document in documents:
+            if document.only_chat:
+                raise DataError(
+                    f"The row that begins with {document.messages[0].content!r:.60} is a list of messages, which only "
+                    "a decoder learns whose tokenizer has a chat template. Use the tokenizer of an instruct model "
+                    "(`model.tokenizer`), or write prompt and answer as texts."
+                )
         prompts = self.encoder([d.text for d in documents])
         answers = self.encoder([d.target or "" for d in documents])
         for document, prompt, answer in zip(documents, prompts, answers, strict=True):

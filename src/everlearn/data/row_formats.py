@@ -29,6 +29,8 @@ _ALPACA = (
 class RowFormat:
     """A kind of row.
 
+    What is asked and answered is text, or a list of messages each: then the row is a chat.
+
     Attributes:
         name: name in a recipe.
         answer: column with the answer, or with a chat of which the assistant's messages are learnt.
@@ -61,36 +63,48 @@ class RowFormat:
     @property
     def optional(self) -> tuple[str, ...]:
         """The columns that are read where they exist."""
-        own = (self.prompt, TOOLS) if self.chat else (self.context,)
-        return (*filter(None, own), *SYSTEM)
+        own = (self.prompt,) if self.chat else (self.context,)
+        return (*filter(None, own), TOOLS, *SYSTEM)
 
     @property
     def separated(self) -> bool:
         """Return whether a template stands between what is asked and its answer, even where it is no chat template."""
         return self.chat or not self.plain.endswith("{prompt}")
 
+    def only_chat(self, values: Mapping[str, Any]) -> bool:
+        """Return whether nothing but a chat template can write a row: one column or more holds a list of messages."""
+        return self.chat or any(isinstance(values.get(column), list | tuple) for column in self.columns)
+
     def messages(self, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         """Return a row as a chat; none if it has no answer.
+
+        What the assistant says in a prompt is not learnt. An answer may repeat the prompt: all of it, or, where that is
+        text, a chat that a user begins.
 
         Raises:
             DataError: a column holds something else, or nothing is asked.
         """
         said = self._said(self.answer, ASSISTANT, values, where)
-        if said and self.prompt and not any(message.role == "user" for message in said):
+        if said and self.prompt:
             asked = self._said(self.prompt, "user", values, where)
-            if not asked:
+            begun = any(message.role == "user" for message in said)
+            if not asked and not begun:
                 raise DataError(
                     f"{where}: '{self.answer}' has no message of a user, and there is no '{self.prompt}' "
                     f"(`row_format: {self.name}`). Put what is asked into the column '{self.prompt}'."
                 )
-            said = (*asked, *said)
+            if said[: len(asked)] == asked:
+                said = said[len(asked) :]
+            elif begun and isinstance(values.get(self.prompt), str):
+                asked = ()
+            said = (*(each._replace(trained=each.role != ASSISTANT) for each in asked), *said)
         system = self._system(values, where)
         return (Message("system", system), *said) if system and said and said[0].role != "system" else said
 
     def _said(self, column: str, role: str, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         """Return the messages in a column, which holds a list of them or a text; the context follows a prompt."""
         value = values.get(column)
-        if not self.prompt or (self.chat and not isinstance(value, str)):
+        if not self.prompt or isinstance(value, list | tuple) or (self.chat and not isinstance(value, str)):
             return messages_in(value, column, where, "row_format")
         columns = (column, self.context) if column == self.prompt else (column,)
         texts = [text for each in columns if (text := text_in(values.get(each), each, where)).strip()]

@@ -41,9 +41,13 @@ def text_in(value: object, column: str, where: str) -> str:
         return ""
     if not isinstance(value, str):
         inner = _text_inside(value)
+        advice = f" Name a text inside it, in braces: `{{{column}.{inner}}}`." if inner else ""
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            advice = (
+                " Lists of messages are chats: name their column in `messages_column`, or `row_format` for their kind."
+            )
         raise DataError(
-            f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({str(value)[:40]})."
-            + (f" Name a text inside it, in braces: `{{{column}.{inner}}}`." if inner else "")
+            f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({str(value)[:40]}).{advice}"
         )
     try:
         value.encode()

@@ -24,6 +24,7 @@ from everlearn.data.chats import uses_template
 from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import read_documents
 from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.messages import WEIGHT
 from everlearn.errors import RunError
 from everlearn.evaluation import Cell, Results, Spent, alone_path, classification_cell, task_path
 from everlearn.evaluation.build import BASE as BASE_ROW
@@ -325,7 +326,7 @@ def _write(file: Path, documents: Iterable[Document], chats: bool) -> None:
         for document in documents:
             row: dict[str, Any] = {"text": document.text}
             if chats:
-                messages = [message.as_dict() for message in document.messages]
+                messages = [each.as_dict() | ({} if each.trained else {WEIGHT: 0}) for each in document.messages]
                 row = {"messages": messages, "tools": list(document.tools) or None}
             elif document.target is not None:
                 row |= {"target": document.target}
