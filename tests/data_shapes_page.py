@@ -190,7 +190,8 @@ def _chats(role: str, content: str, user: str, assistant: str) -> list[list[dict
 TABLE = pa.table({"text": TEXTS})
 OPENAI = _chats("role", "content", "user", "assistant")
 ANSWERS = [chat[1:] for chat in OPENAI]
-TURNS = [[*OPENAI[n - 1], chat[0]] for n, chat in enumerate(OPENAI)]
+BEFORE = [{"role": "user", "content": "the"}, {"role": "assistant", "content": "mean"}]
+TURNS = [[*BEFORE, chat[0]] for chat in OPENAI]
 """Prompts of three turns, of which the second is the assistant's."""
 WEIGHTED = [[one, {**two, "weight": 0}, three] for one, two, three in TURNS]
 SYSTEMS = [[{"role": "system", "content": SYSTEM[n % 3]}] * (n % 3 < 2) + chat for n, chat in enumerate(OPENAI)]
@@ -243,8 +244,11 @@ SHAPES: dict[str, Shape] = {
         TRANSCRIPTS,
         text_column="chosen",
     ),
-    "answers, desired or not (KTO), all learnt": _jsonl(
-        _rows(prompt=QUESTIONS, completion=TEXTS, label=[True, False] * 30), row_format="prompt-completion"
+    "answers, desired or not (KTO), the desired ones": _file(
+        "rows.jsonl",
+        lambda path: _lines(path, _rows(prompt=QUESTIONS, completion=TEXTS, label=[True, False] * 30)),
+        TEXTS[::2],
+        row_format="prompt-completion",
     ),
     "lists of messages in `prompt` and `completion`": _jsonl(
         _rows(prompt=TURNS, completion=ANSWERS), row_format="prompt-completion"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -23,8 +24,9 @@ from everlearn.config.recipe import parse
 from everlearn.data.chats import ChatFormat
 from everlearn.data.columns import choose_columns, text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain
-from everlearn.data.documents import corpus_fingerprint, read_documents
+from everlearn.data.documents import Skipped, corpus_fingerprint, read_documents
 from everlearn.data.messages import Message
+from everlearn.data.notes import notes_of
 from everlearn.data.packing import IGNORED, AnswerPacker, ChatPacker, PairPacker, packer_of
 from everlearn.data.prepare import prepare
 from everlearn.data.row_formats import ROW_FORMATS
@@ -84,6 +86,8 @@ def written(folder: Path, rows: list[dict[str, Any]], ending: str = "jsonl") -> 
     path = folder / f"rows.{ending}"
     if ending == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
+    elif ending == "csv":
+        pa.csv.write_csv(pa.Table.from_pylist(rows), path)
     elif ending == "feather":
         feather.write_feather(pa.Table.from_pylist(rows), str(path))
     else:
@@ -430,6 +434,75 @@ def test_tools_of_a_completion_are_read(tmp_path: Path) -> None:
     assert document.tools == (tool,)
 
 
+def unpaired(count: int = 60) -> list[dict[str, Any]]:
+    """Rows of KTO: of three answers one is not desired, and one is not marked."""
+    labels = (True, False, None)
+    return [
+        {"prompt": f"{text}? ", "completion": f"{number} {text}", "label": labels[number % 3]}
+        for number, text in enumerate(tiny.texts(count))
+    ]
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
+def test_undesired_answers_are_left_out_and_counted(tmp_path: Path, ending: str, lists: bool) -> None:
+    rows = unpaired()
+    path = written(tmp_path, rows, ending)
+    if lists:
+        both = (
+            {"prompt": ASKED},
+            *({"completion": [{"role": "assistant", "content": row["completion"]}]} for row in rows),
+        )
+        path = written(tmp_path, [row | both[0] | each for row, each in zip(rows, both[1:], strict=True)], "jsonl")
+    skipped = Skipped()
+    corpus = Corpus(path=path, row_format="prompt-completion")
+    answers = [document.target for document, _ in read_documents(corpus, skipped=skipped)]
+    assert answers == [row["completion"] for row in rows if row["label"] is not False]
+    assert (skipped.undesired, skipped.rows) == (20, 0)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_undesired_answers_are_held_out_neither_and_noted(tmp_path: Path, streaming: bool) -> None:
+    path = written(tmp_path, unpaired())
+    kind: dict[str, Any] = {"path": path, "row_format": "prompt-completion", "streaming": streaming}
+    (tmp_path / "plain").mkdir()
+    plain = {"path": written(tmp_path / "plain", [{"text": text} for text in tiny.texts(60)])}
+    for domain in (Domain(name="d", validation=0.2, **kind), Domain(name="d", validation=0.2, sources=[kind, plain])):
+        prepared = prepare(domain, tokenizer(), "decoder", 256, seed=0, cache=tmp_path / "cache")
+        assert prepared.undesired == 20
+        assert prepared.validation is not None
+        texts = " ".join(map(str, (tokenizer().decode(block["input_ids"]) for block in prepared.validation.take([0]))))
+        assert not any(f"assistant: {row['completion']}" in texts for row in unpaired() if row["label"] is False)
+        (note,) = notes_of([domain], {"d": prepared}, 256)
+        assert note.startswith("'d': 20 rows are left out, because 'label' is false there")
+        assert "`KTOTrainer`" in note
+
+
+def test_answers_of_which_none_is_desired_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, [row | {"label": False} for row in unpaired(3)])
+    with pytest.raises(DataError, match="no document with text in it: 'label' is false in 3 rows"):
+        documents(path, "prompt-completion")
+
+
+def test_all_answers_are_learnt_where_a_recipe_names_the_columns(tmp_path: Path) -> None:
+    corpus = Corpus(path=written(tmp_path, unpaired()), text_column="prompt", target_column="completion")
+    assert len(list(read_documents(corpus))) == 60
+
+
+def test_init_says_how_many_answers_are_left_out(everlearn: Project) -> None:
+    path = Path(written(everlearn.folder, unpaired()))
+    outcome = everlearn("init", "-", "--domain", f"kto={path.name}")
+    raw = yaml.safe_load(outcome.out)["domains"][0]
+    assert raw == {"name": "kto", "path": path.name, "row_format": "prompt-completion"}
+    assert "'kto': 20 rows are left out, because 'label' is false there" in " ".join(outcome.err.split())
+    assert "40 documents" in outcome.out
+
+
+def test_data_in_memory_keeps_its_labels(tmp_path: Path) -> None:
+    path = inputs.keep(unpaired(), "d", {"row_format": "prompt-completion"}, str(tmp_path))
+    assert len(documents(str(path), "prompt-completion")) == 40
+
+
 def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) -> None:
     path = written(tmp_path, [{"prompt": TALKED, "completion": ANSWERED}])
     domain = {"name": "a", "path": path, "row_format": "prompt-completion", "validation": None}
@@ -442,10 +515,16 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
     ("row", "says", "remedied", "keys"),
     [
         (
+            {"prompt": "a", "completion": "b", "label": 0},
+            "marks answers as desired or not .column 'label'.* Write true and false .* TRL's `KTOTrainer`",
             {"prompt": "a", "completion": "b", "label": False},
-            "marks answers as desired or not .column 'label'.* TRL's `KTOTrainer`",
-            {"prompt": "a", "completion": "b"},
             {"row_format": "prompt-completion"},
+        ),
+        (
+            {"instruction": "a", "output": "b", "label": False},
+            "marks answers as desired or not .column 'label'.* Keep the rows whose 'label' is true",
+            {"instruction": "a", "output": "b"},
+            {"row_format": "alpaca"},
         ),
         (
             {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"},

@@ -10,7 +10,7 @@ from everlearn.config.addresses import located
 from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.columns import Columns, choose_columns, first_rows, nested_texts, text_columns
 from everlearn.data.corpus import Corpus, Domain
-from everlearn.data.documents import read_documents
+from everlearn.data.documents import Skipped, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.tokenize import Kind
 
@@ -52,6 +52,7 @@ class Probe:
         held_out: the text that is held out by default; None for a large corpus.
         unread: columns of text beside those of prompts and answers.
         nested: dotted name of a text inside a column that is longer than the text that is read; "" if there is none.
+        undesired: rows that are left out because their answers are marked as not desired, as far as was read.
         glued: whether there is no white space between a prompt and its answer, which are joined as they are.
     """
 
@@ -66,6 +67,7 @@ class Probe:
     unread: tuple[str, ...] = ()
     glued: bool = False
     nested: str = ""
+    undesired: int = 0
 
     @property
     def english(self) -> bool:
@@ -109,7 +111,8 @@ def probe(
     sample: list[str] = []
     chats = ChatFormat(tokenizer) if tokenizer is not None and uses_template(corpus, tokenizer, kind) else None
     apart = False
-    for document, _ in read_documents(corpus):
+    skipped = Skipped()
+    for document, _ in read_documents(corpus, skipped=skipped):
         if document.only_chat and chats is None and tokenizer is not None:
             ChatFormat(tokenizer)  # says that there is no template
         whole = document.whole if chats is None else chats.text(document.messages, document.tools)
@@ -132,7 +135,20 @@ def probe(
     longer, nested = max(nested_texts(looked_at), default=(0, ""))
     if columns.answers or longer <= sum(len(str(row.get(columns.text_column) or "")) for row in looked_at):
         nested = ""
-    return Probe(path, columns, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued, nested)
+    return Probe(
+        path,
+        columns,
+        documents,
+        text_bytes,
+        complete,
+        longest,
+        tuple(sample),
+        held_out,
+        rest,
+        glued,
+        nested,
+        skipped.undesired,
+    )
 
 
 def _held_out(corpus: Corpus) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class CorpusSurvey:
     """Held-out documents: some of the corpus, or those of a separate file."""
     held_out_by: str = ""
     skipped: int = 0
+    undesired: int = 0
+    """Rows that are left out because their answers are marked as not desired."""
     bytes: int = 0
     tokens: int = 0
     about: bool = False
@@ -154,7 +156,7 @@ class _Reader:
             self._hold_out([document for document, held in lot if held])
             if not survey.whole:
                 break
-        survey.skipped = skipped.rows
+        survey.skipped, survey.undesired = skipped.rows, skipped.undesired
         if self._own.kept_characters is not None:
             survey.held_out_by = "the end of the corpus, whose documents are too few or too unequal to hold out some"
         elif survey.held_out:
@@ -242,7 +244,8 @@ class _Reader:
         size, tokens = self.format.block_size, counts["train"].tokens
         about = any(len(sample.documents) < sample.seen for sample in (self._train, self._held_out))
         ends = self._own.kept_characters is not None
-        self.notes += notes_on(self.corpus, counts, self.survey.skipped, ends, size, about)
+        left_out = (self.survey.skipped, ends, size, self.survey.undesired)
+        self.notes += notes_on(self.corpus, counts, *left_out, about)
         if not self.survey.examples and self.survey.whole and tokens < size:
             self.notes.append(str(too_small(self.survey.name, tokens, size)))
         held = counts["validation"]

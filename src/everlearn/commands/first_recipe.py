@@ -206,6 +206,10 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
                 f'write `text_column: "{{{probe.nested}}}"`, or for both `text_column: '
                 f'"{{{column}}}\\n\\n{{{probe.nested}}}"`.'
             )
+        if probe.undesired:
+            from everlearn.data.notes import undesired_note
+
+            recipe.notes.append(undesired_note(name, probe.undesired))
         if probe.columns.form is not None and probe.columns.form.note:
             recipe.notes.append(f"'{name}': {probe.columns.form.note}")
     return listed

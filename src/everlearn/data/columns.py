@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
 from everlearn.data.readers import read_rows, resolve_files, stored_columns
-from everlearn.data.row_formats import PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat
+from everlearn.data.row_formats import LABEL, PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat
 from everlearn.errors import DataError
 
 LOOKED_AT = 50
 """Number of rows that are examined."""
-LABEL = "label"
-"""Column of TRL's unpaired preferences (KTO) that is true where an answer is desired."""
 
 
 class Columns(NamedTuple):
@@ -102,7 +100,7 @@ def choose_columns(
     forms = [form for form in ROW_FORMATS.values() if chats or not form.chat]
     form = next((form for form in forms if _holds(rows, form, columns, chats)), None)
     if task != "pretrain" and form is not None:
-        _check_labels(rows, path)
+        _check_labels(rows, path, form)
         return Columns("text", row_format=form.name)
     wanted = task == "sft" or (task is None and text is None)
     if wanted and chat and pair is None and chats:
@@ -148,14 +146,21 @@ def _usual_text(columns: Collection[str]) -> str | None:
     return next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
 
 
-def _check_labels(rows: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Refuse answers that a column marks as desired or not (KTO): all would be learnt."""
-    if any(isinstance(row.get(LABEL), bool) for row in rows):
-        raise DataError(
-            f"{path} marks answers as desired or not (column '{LABEL}'), and all of them would be learnt. Keep the "
-            f"rows whose '{LABEL}' is true, without that column; or learn from both with TRL's `KTOTrainer`, which "
-            "`everlearn.protect` protects."
-        )
+def _check_labels(rows: Sequence[Mapping[str, Any]], path: str, form: RowFormat) -> None:
+    """Refuse answers that a column marks as desired or not, if all would be learnt."""
+    labels = [row[LABEL] for row in rows if row.get(LABEL) is not None]
+    if not labels or not all(label in (0, 1) for label in labels):
+        return
+    if not form.label:
+        remedy = f"Keep the rows whose '{LABEL}' is true, without that column"
+    elif all(isinstance(label, bool) for label in labels):
+        return  # rows with false are left out
+    else:
+        remedy = f"Write true and false in the column '{LABEL}', so that the rows with false are left out"
+    raise DataError(
+        f"{path} marks answers as desired or not (column '{LABEL}'), and all of them would be learnt. {remedy}; or "
+        "learn from both with TRL's `KTOTrainer`, which `everlearn.protect` protects."
+    )
 
 
 def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> None:

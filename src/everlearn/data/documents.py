@@ -24,16 +24,18 @@ DIGEST_UP_TO = 64 * 2**20
 
 
 class Skipped:
-    """Counts the rows that hold no text: null, blank, or without the column.
+    """Counts the rows that are left out: without text (null, blank, or without the column), or with undesired answers.
 
     Attributes:
-        rows: number of rows so far.
+        rows: number of rows without text so far.
         first: place of the first one.
+        undesired: number of rows that are marked as answers that are not desired.
     """
 
     def __init__(self) -> None:
         self.rows = 0
         self.first = ""
+        self.undesired = 0
 
     def add(self, where: str) -> None:
         """Count one row."""
@@ -96,6 +98,9 @@ def _documents(
     if limit is not None and count >= limit:
         return
     for values, where, behind in _rows(corpus, position):
+        if corpus.form is not None and corpus.form.undesired(values):
+            skipped.undesired += 1
+            continue
         document = _document(values, corpus, where)
         if document is None:
             skipped.add(where)
@@ -115,7 +120,7 @@ def read_documents(
         corpus: the corpus to read.
         position: JSON from an earlier call, from which to continue. Local files: file number, row and byte offset; hub
             streams: the state of the ``datasets.IterableDataset``.
-        skipped: counts the rows that hold no text.
+        skipped: counts the rows that are left out.
 
     Raises:
         DataError: the corpus is missing, empty, binary or damaged, or a column is missing or holds no text.
@@ -128,6 +133,8 @@ def read_documents(
         yield item
     if not found:
         rows = f": each of its {skipped.rows:,} rows is null or blank there" if skipped.rows else ""
+        if skipped.undesired and corpus.form is not None:
+            rows = f": '{corpus.form.label}' is false in {wording.count(skipped.undesired, 'row')}{rows}"
         raise DataError(f"`path: {corpus.path}` is empty: it holds no document with text in it{rows}.")
 
 

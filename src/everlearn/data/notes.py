@@ -20,6 +20,7 @@ from everlearn.data.packing import Count
 from everlearn.data.prepare import Prepared
 from everlearn.data.readers import format_of
 from everlearn.data.remote import is_remote
+from everlearn.data.row_formats import LABEL
 
 
 def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
@@ -35,7 +36,7 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
         note
         for corpus in read
         for part in [prepared[corpus.name]]
-        for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size)
+        for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size, part.undesired)
     ]
     return [*unread_files(read), *notes, *same_files(read)]
 
@@ -62,6 +63,7 @@ def notes_on(
     skipped: int,
     end_held_out: bool,
     block_size: int,
+    undesired: int = 0,
     about: bool = False,
 ) -> list[str]:
     """Return the notes on one corpus.
@@ -72,6 +74,7 @@ def notes_on(
         skipped: rows without text.
         end_held_out: whether the end of the corpus is held out instead of a sample of documents.
         block_size: tokens per row.
+        undesired: rows that are left out because their answers are marked as not desired.
         about: whether the numbers of tokens are estimates.
     """
     name, notes = corpus.name, []
@@ -79,6 +82,8 @@ def notes_on(
         hold, were = ("holds", "was") if skipped == 1 else ("hold", "were")
         rows = wording.count(skipped, "row")
         notes.append(f"{rows} of '{name}' {hold} no text (null or blank) and {were} skipped.")
+    if undesired:
+        notes.append(undesired_note(name, undesired))
     if end_held_out:
         notes.append(
             f"'{name}' has too few documents, or too unequal ones, to hold some of them out: the end of its text is "
@@ -95,6 +100,15 @@ def notes_on(
             "the model inside messages: they are read as text."
         )
     return notes
+
+
+def undesired_note(name: str, rows: int) -> str:
+    """Return a note on rows that are left out because their answers are marked as not desired."""
+    return (
+        f"'{name}': {wording.count(rows, 'row')} {wording.be(rows)} left out, because '{LABEL}' is false there: only "
+        "desired answers are learnt. To learn from both, train with TRL's `KTOTrainer`, which `everlearn.protect` "
+        "protects."
+    )
 
 
 def _share_note(corpus: Domain, counts: Mapping[str, Count]) -> str | None:

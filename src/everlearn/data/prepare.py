@@ -50,6 +50,7 @@ class Prepared:
         counts: packed rows and tokens by part (`train`, `validation`); for a stream, those of its beginning.
         fingerprint: fingerprint of text, tokenizer and settings.
         skipped: rows that hold no text; of a stream, as far as it was read.
+        undesired: rows that are left out because their answers are marked as not desired; likewise.
         end_held_out: whether the end of the corpus is held out, because a share of its documents would be far from the
             configured share of its text.
     """
@@ -63,6 +64,7 @@ class Prepared:
     fingerprint: str
     counts: Mapping[str, Count] = field(default_factory=dict)
     skipped: int = 0
+    undesired: int = 0
     end_held_out: bool = False
 
     @property
@@ -185,7 +187,8 @@ class _Work:
         self._check(blocks, counts)
         facts: dict[str, Any] = {part: {**asdict(counts[part]), "blocks": blocks[part]} for part in PARTS}
         ends = own.kept_characters is not None
-        facts["rows"] = {"skipped": skipped.rows, "first": skipped.first, "end_held_out": ends}
+        rows = {"skipped": skipped.rows, "undesired": skipped.undesired, "first": skipped.first}
+        facts["rows"] = rows | {"end_held_out": ends}
         facts["version"] = FACTS
         write_json(folder / "facts.json", facts)
 
@@ -253,6 +256,7 @@ class _Work:
             fingerprint=fingerprint,
             counts=dict(zip(PARTS, (train, held), strict=True)),
             skipped=facts["rows"]["skipped"],
+            undesired=facts["rows"].get("undesired", 0),  # folders of before had no rows of this kind
             end_held_out=facts["rows"]["end_held_out"],
         )
 
@@ -360,6 +364,7 @@ def together(
         fingerprint=hash_of(name, *weights, *(part.fingerprint for part in parts.values())),
         counts={part: sum((each.counts[part] for each in parts.values()), Count()) for part in PARTS},
         skipped=sum(part.skipped for part in parts.values()),
+        undesired=sum(part.undesired for part in parts.values()),
         end_held_out=any(part.end_held_out for part in parts.values()),
     )
 

@@ -17,6 +17,8 @@ TEXT_COLUMNS = ("text", "content", "body", "document", "article", "abstract", "r
 """Usual names of a text column; the first that exists is used."""
 TOOLS = "tools"
 """Column with the tools of a chat."""
+LABEL = "label"
+"""Column of TRL's unpaired preferences (KTO) that is true where an answer is desired."""
 SYSTEM = ("system", "system_prompt")
 """Columns with the system message of a row; the first that is not empty is used."""
 _ALPACA = (
@@ -41,6 +43,7 @@ class RowFormat:
         before_answer: what stands before the answer where no chat template writes it.
         chat: whether a chat template always writes the rows.
         unread: columns by which the rows are known too, and which are not read.
+        label: column that is false in rows whose answers are not desired, which are left out; "" if there is none.
         note: what a user should know of them.
     """
 
@@ -53,6 +56,7 @@ class RowFormat:
     before_answer: str = ""
     chat: bool = False
     unread: tuple[str, ...] = ()
+    label: str = ""
     note: str = ""
 
     @property
@@ -63,13 +67,18 @@ class RowFormat:
     @property
     def optional(self) -> tuple[str, ...]:
         """The columns that are read where they exist."""
-        own = (self.prompt,) if self.chat else (self.context,)
+        own = (self.prompt,) if self.chat else (self.context, self.label)
         return (*filter(None, own), TOOLS, *SYSTEM)
 
     @property
     def separated(self) -> bool:
         """Return whether a template stands between what is asked and its answer, even where it is no chat template."""
         return self.chat or not self.plain.endswith("{prompt}")
+
+    def undesired(self, values: Mapping[str, Any]) -> bool:
+        """Return whether a row is marked as one whose answer is not desired: by false, or its text in a table."""
+        label = values.get(self.label) if self.label else None
+        return label is False or (isinstance(label, str) and label.strip().lower() == "false")
 
     def only_chat(self, values: Mapping[str, Any]) -> bool:
         """Return whether nothing but a chat template can write a row: one column or more holds a list of messages."""
@@ -177,7 +186,8 @@ ROW_FORMATS = {
             plain=_ALPACA.format(paired="", given="", end="\n"),
             plain_with_context=_ALPACA.format(paired="", given="Input:\n{context}\n\n", end="\n"),
         ),
-        *(RowFormat(f"prompt-{answer}", answer, "prompt") for answer in ("completion", "response", "answer")),
+        RowFormat("prompt-completion", "completion", "prompt", label=LABEL),
+        *(RowFormat(f"prompt-{answer}", answer, "prompt") for answer in ("response", "answer")),
         *(  # as in the Language Model Evaluation Harness
             RowFormat(f"{prompt}-{answer}", answer, prompt, plain="Question: {prompt}\nAnswer:", before_answer=" ")
             for prompt in ("question", "query")
