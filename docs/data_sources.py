@@ -18,16 +18,15 @@ This page lists the files that `everlearn bench SUITE --data fetch` downloads, w
 states. The files are not part of this repository, and nothing is downloaded unless you ask for it. They are stored in
 `$EVERLEARN_CACHE` (or in `everlearn` in the user's cache folder), one folder per suite, where later commands find them.
 
-* A file is moved to its place when it is complete and has the SHA-256 in the table. If no SHA-256 is known, that of the
-  first download is recorded in `fetched.json` beside the files and required from then on. Known numbers of rows and
-  column names are checked too.
-* A `.tar.gz` of a repository is created by the server for each download, and its bytes may differ next time. It is read
-  to its end; if you delete it, the next download may have another SHA-256.
-* An interrupted command continues with the next file.
+* A downloaded file is used only if it is complete and has the SHA-256 in the table. If the table has none, that of the
+  first download is recorded in `fetched.json` beside the files, and later downloads must have the same. Numbers of rows
+  and column names are also checked where they are known.
+* A `.tar.gz` of a repository is created by the server for each download, so the next download may have other bytes and
+  another SHA-256.
+* If the command is interrupted, call it again: it downloads the files that are missing.
 
-How far the table was checked:
+**The addresses have not been tried yet.** They are built from repository, commit and path. What is known about them:
 
-* The addresses are put together from repository, commit and path, and have not been tried yet.
 * `six-domains`: an index of public files contains all paths except two. It has `data/reviews.csv` only as
   `yelp_reviews/data/reviews.csv` of an earlier commit, and instead of the folder `data/xml_all` of acl-anthology only
   `data/xml`, in the same format. The checksums are those of the copies that the committed results were made with.
