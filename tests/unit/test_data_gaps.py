@@ -6,6 +6,7 @@ import json
 import os
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from everlearn.data.mixing import Mixture
 from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared, prepare
 from everlearn.data.streaming import StreamedBlocks
-from everlearn.errors import DataError
+from everlearn.errors import DataError, RecipeError
 
 TEXTS = tiny.texts(120)
 
@@ -213,6 +214,78 @@ def test_held_out_rows_of_sources_come_in_their_shares(tmp_path):
     assert abs(small / len(got) - 0.75) <= 1 / len(got) + 1e-9
     widths = [each.bytes_per_token for each in alone]
     assert min(widths) <= part.bytes_per_token <= max(widths)
+
+
+def changing(tmp_path: Path, one: Any, other: Any) -> Domain:
+    """The same two sources with other weights."""
+    domain = two(tmp_path)
+    paths = [source.path for source in domain.sources]
+    sources = [{"path": path, "weight": weight} for path, weight in zip(paths, (one, other), strict=True)]
+    return Domain(name="d", sources=sources, validation=0.3)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7, 150])
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        (({"start": 3, "end": 1}, {"start": 1, "end": 3}), (0.75, 0.25)),
+        (({"start": 8, "end": 0}, 2), (0.8, 0.0)),
+        ((1, {"start": 0, "end": 4}), (1.0, 0.2)),
+    ],
+)
+def test_weights_that_change_give_the_shares_of_all_rows_so_far(tmp_path, weights, shares, blocks):
+    """Reference: the sum of the shares of every row, from those of the first weights to those of the last ones."""
+    part = prepared(tmp_path, changing(tmp_path, *weights))
+    train = part.train.fresh(4).along(blocks)
+    due = 0.0
+    for row in range(blocks + 3):
+        due += 32 * (shares[0] + (shares[1] - shares[0]) * min(1.0, row / max(1, blocks - 1)))
+        next(train)
+        assert abs(train.tokens["large"] - due) <= 32 * (1 + 1e-9)
+        assert train.asked["large"] == pytest.approx(due / (32 * (row + 1)))
+    mean = sum(shares) / 2
+    assert part.train.asked == pytest.approx({"large": mean, "small": 1 - mean})
+    held = [row["input_ids"].tobytes() for row in part.validation.take(range(part.validation.size))]
+    alone = prepared(tmp_path, two(tmp_path).parts[0]).validation
+    large = {row["input_ids"].tobytes() for row in alone.take(range(alone.size))}
+    assert abs(sum(row in large for row in held) / len(held) - mean) <= 1 / len(held) + 1e-9
+
+
+def test_weights_that_do_not_change_are_the_same_numbers_whatever_their_form(tmp_path):
+    same = prepared(tmp_path, changing(tmp_path, {"start": 1, "end": 1}, 3)).train
+    assert same.fingerprint == prepared(tmp_path, two(tmp_path)).train.fingerprint
+    assert same.along(9) is same
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        (({"start": 0, "end": 0}, 1), r"`sources\.0\.weight` is 0 from start to end: remove the source"),
+        (({"start": 1, "end": 0}, {"start": 2, "end": 0}), "the `end` of every source's `weight` is 0"),
+        (({"start": 0, "end": 1}, {"start": 0, "end": 2}), "the `start` of every source's `weight` is 0"),
+        (({"start": 1}, 1), r"The recipe needs `domains\.0\.sources\.0\.weight\.end`"),
+        (({"start": 1, "end": 2, "strat": 2}, 1), r"Unknown key `.*\.weight\.strat`\. Did you mean 'start'"),
+        (({"start": -1, "end": 2}, 1), r"weight\.start` must be 0\.0 or more \(got -1\)"),
+        ((-1, 1), r"weight` must be above 0"),
+        ((True, 1), "must be a number, not true or false"),
+    ],
+)
+def test_wrong_weights_are_named(tmp_path, weights, says):
+    paths = [source.path for source in two(tmp_path).sources]
+    sources = [{"path": path, "weight": weight} for path, weight in zip(paths, weights, strict=True)]
+    raw = {"model": "none", "domains": [{"name": "d", "sources": sources}]}
+    with pytest.raises(RecipeError, match=says):
+        recipes.parse(raw)
+
+
+def test_weights_of_general_text_cannot_change(tmp_path):
+    def recipe(weight):
+        sources = [{"path": two(tmp_path).sources[0].path, "weight": weight}]
+        return {"model": "none", "domains": [{"name": "d", "path": "a.txt"}], "general": {"sources": sources}}
+
+    with pytest.raises(RecipeError, match=r"write one number for each `weight` of `general\.sources`"):
+        recipes.parse(recipe({"start": 1, "end": 2}))
+    assert recipes.parse(recipe(2)).general is not None, "the advice"
 
 
 def test_a_mixture_of_sources_goes_on_where_it_was(tmp_path):

@@ -18,8 +18,9 @@ import tiny
 from everlearn.data import PackedBlocks
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.data.corpus import Corpus
+from everlearn.data.holdout_view import Without
 from everlearn.data.loader import BlockLoader
-from everlearn.data.mixing import Mixture
+from everlearn.data.mixing import Anneal, Mixture
 from everlearn.data.packing import blocks_of
 from everlearn.data.streaming import StreamedBlocks
 from everlearn.errors import MethodError
@@ -69,6 +70,26 @@ def test_a_share_may_change_along_a_domain() -> None:
     assert mixture.asked["earlier domains"] == pytest.approx(0.3)
     constant = stages.begin([_learnt(Replay(share={"start": 0.1, "end": 0.1}), 1)], stages.stage(tiny.model(), 2))
     assert constant.fingerprint == stages.begin([_learnt(Replay(), 1)], stages.stage(tiny.model(), 2)).fingerprint
+
+
+@pytest.mark.parametrize("options", [{"share": 0.5}, {"share": {"start": 0.8, "end": 0.2}}, {"sample": 0.25}])
+@pytest.mark.parametrize("held_out", [False, True])
+def test_weights_of_sources_reach_their_end_beside_replay(options: dict[str, object], held_out: bool) -> None:
+    """The rows of the domain alone count, of which there are fewer than its steps have."""
+    method = _learnt(Replay(**options), 1)
+    stage = stages.stage(tiny.model(), 2, count=40, steps=10)
+    parts = [("a", stages.source(count=40, seed=0), 1), ("b", stages.source(count=40, seed=1), 0)]
+    rows = stage.steps * stage.rows_per_step
+    stage.source = Mixture(parts, "d2", size=40, anneal=Anneal({"a": 0.0, "b": 1.0})).along(rows)
+    if held_out:
+        stage.source = Without(stage.source, [parts[0][1].take([0])[0]])
+    mixture = stages.begin([method], stage)
+    inner = mixture.sources["d2"]
+    inner = inner._source if held_out else inner
+    for _ in range(rows):
+        next(mixture)
+    assert inner.asked == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.1)
+    assert inner._shares()["b"] > 0.85, "the last rows are those of the last shares"
 
 
 @pytest.mark.parametrize(

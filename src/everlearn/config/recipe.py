@@ -28,6 +28,7 @@ from everlearn.config.arguments import DEFAULTS, MEASURING, RUN_WIDE, check_argu
 from everlearn.config.overrides import named_methods, overridden, put_at, train_of
 from everlearn.config.reading import DIGITS, read_yaml, written
 from everlearn.data.corpus import Domain, Source
+from everlearn.data.mixing import Annealed
 from everlearn.data.text_files import Limits
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
@@ -284,6 +285,11 @@ class Recipe(Options):
     def _arguments_of_domains(self) -> Recipe:
         if self.general is not None and self.general.train:
             raise ValueError("general text is not learnt as a domain is: remove `general.train`")
+        if self.general is not None and any(isinstance(source.weight, Annealed) for source in self.general.sources):
+            raise ValueError(
+                "general text is not learnt as a domain is, so the weights of its sources cannot change: write one "
+                "number for each `weight` of `general.sources`"
+            )
         for domain in self.domains:
             for name, value in domain.train.items():
                 key = f"domains.{domain.name}.train.{name}"
@@ -550,7 +556,10 @@ def _number(value: Any) -> Any:
 
 
 def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
-    first, *more = error.errors()
+    here = key_of(error.errors()[0])
+    # Of the members of a union, the one with errors inside its parts is the one that was meant.
+    same = (each for each in error.errors() if key_of(each)[: len(here)] == here)
+    first, *more = sorted(same, key=lambda each: -len(key_of(each)))
     parts: list[Any] = [*inside, *key_of(first)]
     key = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
@@ -576,7 +585,12 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
         "report": ReportSettings,
         "run": RunSettings,
     }
-    inside: dict[str, type[BaseModel]] = {"sources": Source, "lm_eval": Harness, "chat": ChatTask}
-    if known := next((inside[part] for part in parts if part in inside), None):
+    inside: dict[str, type[BaseModel]] = {
+        "sources": Source,
+        "weight": Annealed,
+        "lm_eval": Harness,
+        "chat": ChatTask,
+    }
+    if known := next((inside[part] for part in reversed(parts) if part in inside), None):
         return known.model_fields
     return groups[parts[0]].model_fields if parts and parts[0] in groups else Recipe.model_fields

@@ -115,6 +115,10 @@ class BlockSource(ABC, Iterator[Block]):
     def fresh(self, seed: int) -> BlockSource:
         """Return an independent source of the same blocks, from the start, in an order of its own."""
 
+    def along(self, blocks: int) -> BlockSource:
+        """Return the source for a domain that is learnt in so many blocks: shares may change along it."""
+        return self
+
     def once(self, seed: int) -> Iterator[Block]:
         """Iterate over the first pass of the source that :meth:`fresh` returns."""
         return islice(self.fresh(seed), self.size)
@@ -158,6 +162,9 @@ class DeferredBlocks(BlockSource):
 
     def fresh(self, seed: int) -> BlockSource:
         return self._source.fresh(seed)
+
+    def along(self, blocks: int) -> BlockSource:
+        return self._source.along(blocks)
 
     def once(self, seed: int) -> Iterator[Block]:
         return self._source.once(seed)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from everlearn.data.folders import SPLITS
 from everlearn.data.messages import Message
+from everlearn.data.mixing import Annealed, ends_of
 from everlearn.data.readers import FORMATS
 from everlearn.data.remote import is_remote, without_query
 from everlearn.data.row_formats import ROW_FORMATS, RowFormat
@@ -190,8 +191,9 @@ class Corpus(Reads):
 class Source(Corpus):
     """One of several corpora that make up a domain."""
 
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Its share of the domain's tokens, relative to the weights of the other sources."""
+    weight: Annotated[float, Field(gt=0)] | Annealed = 1.0
+    """Its share of the domain's tokens, relative to the weights of the other sources. `{start: 3, end: 1}` changes the
+    shares linearly, from those of the first values at the first row of the domain to those of the last ones."""
 
 
 class Domain(Corpus):
@@ -248,6 +250,13 @@ class Domain(Corpus):
             for key in ("subset", "split", "revision", "max_documents", "shuffle_buffer"):
                 if getattr(self, key) != fields[key].default:
                     raise ValueError(f"domain '{self.name}' has `sources`: `{key}` belongs to each of them")
+            weights = [ends_of(source.weight) for source in self.sources]
+            for number, ends in enumerate(weights):
+                if not any(ends):
+                    raise ValueError(f"`sources.{number}.weight` is 0 from start to end: remove the source")
+            for place, values in zip(("start", "end"), zip(*weights, strict=True), strict=True):
+                if not any(values):
+                    raise ValueError(f"the `{place}` of every source's `weight` is 0: raise one of them")
         return self
 
     @property

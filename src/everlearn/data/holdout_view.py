@@ -49,8 +49,15 @@ class Without(DeferredBlocks):
         return (block for block in self._source.once(seed) if _mark(block) not in self._apart)
 
     def fresh(self, seed: int) -> Without:
+        return self._of(self._source.fresh(seed))
+
+    def along(self, blocks: int) -> Without:
+        return self._of(self._source.along(blocks))
+
+    def _of(self, source: BlockSource) -> Without:
+        """Return another source without the same blocks."""
         other = copy.copy(self)
-        other._source = self._source.fresh(seed)
+        other._source = source
         return other
 
 

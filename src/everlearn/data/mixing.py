@@ -7,13 +7,29 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from everlearn.data.blocks import Block, BlockSource, hash_of, tokens_in
 from everlearn.errors import DataError, RunError
+from everlearn.options import Options
 from everlearn.seeding import seed_for
 
 TINY = 1e-12
 """Replaces a share of 0 in divisions."""
+
+
+class Annealed(Options):
+    """A number that changes linearly along each domain."""
+
+    start: float = Field(ge=0)
+    """Its value at the first row of a domain."""
+    end: float = Field(ge=0)
+    """Its value at the last row."""
+
+
+def ends_of(value: float | Annealed) -> tuple[float, float]:
+    """Return a number at the beginning and at the end of a domain."""
+    return (value.start, value.end) if isinstance(value, Annealed) else (value, value)
 
 
 class Anneal(NamedTuple):
@@ -21,11 +37,12 @@ class Anneal(NamedTuple):
 
     Attributes:
         shares: name → final share.
-        blocks: number of blocks during which shares change; afterwards they are constant.
+        blocks: number of blocks during which shares change; afterwards they are constant. None if it is not known
+            (:meth:`BlockSource.along`): the shares are the means of the first and the last ones.
     """
 
     shares: Mapping[str, float]
-    blocks: int
+    blocks: int | None = None
 
 
 def _normalised(shares: Mapping[str, float]) -> dict[str, float]:
@@ -44,7 +61,8 @@ class Mixture(BlockSource):
 
     Shares may change from block to block (`anneal`). A source's tokens then stay within one block of the sum of its
     shares of all blocks so far, as the same choice does for any shares (Tijdeman, "The chairman assignment problem",
-    Discrete Math. 32, 1980).
+    Discrete Math. 32, 1980). An independent pass (:meth:`fresh`, :meth:`once`) has the mean shares throughout, so that
+    its beginning stands for all of the domain.
 
     Attributes:
         tokens: name → number of tokens drawn so far.
@@ -79,15 +97,16 @@ class Mixture(BlockSource):
         self.sources = {given: source for given, source, _ in sources}
         self._first = _normalised({given: share for given, _, share in sources})
         self._last = self._first if anneal is None else _normalised(anneal.shares)
+        self._mean = {given: (first + self._last[given]) / 2 for given, first in self._first.items()}
         self.anneal = anneal
+        self._changes = anneal is not None and anneal.blocks is not None
         self.tokens = dict.fromkeys(names, 0)
         self._blocks = dict.fromkeys(names, 0)
         self._due = dict.fromkeys(names, 0.0)
         """Sum of the shares of all blocks so far, in tokens; kept where shares change."""
         first = sources[0][1].size
         self._given = size
-        mean = (self._first[names[0]] + self._last[names[0]]) / 2
-        self.size = size or (None if first is None else max(1, round(first / mean)))
+        self.size = size or (None if first is None else max(1, round(first / self._mean[names[0]])))
         sizes = {source.block_tokens for _, source, _ in sources}
         self.block_tokens = sizes.pop() if len(sizes) == 1 else None
         changes = [] if anneal is None else [self._last, anneal.blocks]
@@ -98,14 +117,14 @@ class Mixture(BlockSource):
     def asked(self) -> dict[str, float]:
         """Share of the tokens that each source should have given so far, by name; sums to 1."""
         total = sum(self.tokens.values())
-        if self.anneal is None or not total:
-            return dict(self._first)
+        if not self._changes or not total:
+            return self._shares()
         return {name: due / total for name, due in self._due.items()}
 
     def _shares(self) -> dict[str, float]:
         """Return the shares of the next block."""
-        if self.anneal is None:
-            return self._first
+        if self.anneal is None or self.anneal.blocks is None:
+            return dict(self._mean)
         done = min(1.0, sum(self._blocks.values()) / max(1, self.anneal.blocks - 1))
         return {name: (1 - done) * first + done * self._last[name] for name, first in self._first.items()}
 
@@ -135,7 +154,7 @@ class Mixture(BlockSource):
         total, shares = sum(self.tokens.values()), self._shares()
         expected = {name: self._expected(name) for name in self.sources}
         # Difference between the tokens due by all earlier shares and those due by the present share; 0 if constant.
-        owed = {name: 0.0 if self.anneal is None else self._due[name] - shares[name] * total for name in shares}
+        owed = {name: self._due[name] - shares[name] * total if self._changes else 0.0 for name in shares}
         behind = [
             name for name, share in shares.items() if self.tokens[name] < share * (total + expected[name]) + owed[name]
         ] or [name for name, share in shares.items() if share > 0]
@@ -147,7 +166,7 @@ class Mixture(BlockSource):
 
     def _counted(self, name: str, block: Block) -> Block:
         tokens = tokens_in(block)
-        if self.anneal is not None:
+        if self._changes:
             for source, share in self._shares().items():
                 self._due[source] += share * tokens
         self.tokens[name] += tokens
@@ -174,7 +193,7 @@ class Mixture(BlockSource):
             "tokens": dict(self.tokens),
             "blocks": dict(self._blocks),
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
-            **({} if self.anneal is None else {"due": dict(self._due)}),
+            **({"due": dict(self._due)} if self._changes else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -193,8 +212,17 @@ class Mixture(BlockSource):
             source.load_state_dict(saved[name])
 
     def fresh(self, seed: int) -> Mixture:
-        parts = [(name, source.fresh(seed), self._first[name]) for name, source in self.sources.items()]
-        return Mixture(parts, self.name, size=self._given, anneal=self.anneal)
+        return self._of({name: source.fresh(seed) for name, source in self.sources.items()}, None)
+
+    def along(self, blocks: int) -> Mixture:
+        """Return a mixture of the same sources whose shares change during so many blocks, if they change."""
+        return self if self.anneal is None else self._of(self.sources, blocks)
+
+    def _of(self, sources: Mapping[str, BlockSource], blocks: int | None) -> Mixture:
+        """Return the mixture of other sources, with shares that change during so many blocks."""
+        parts = [(name, source, self._first[name]) for name, source in sources.items()]
+        anneal = None if self.anneal is None else self.anneal._replace(blocks=blocks)
+        return Mixture(parts, self.name, size=self._given, anneal=anneal)
 
 
 class Concatenation(Mixture):

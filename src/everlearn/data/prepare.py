@@ -15,7 +15,7 @@ from everlearn.data.blocks import Block, BlockSource, PackedBlocks, hash_of
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
-from everlearn.data.mixing import Mixture
+from everlearn.data.mixing import Anneal, Annealed, Mixture, ends_of
 from everlearn.data.packing import CHUNK, IGNORED, Count, PairPacker, chunks, packer_of, version_of
 from everlearn.data.stored_columns import StoredColumns
 from everlearn.data.streaming import StreamedBlocks, too_little_held_out, too_small
@@ -327,20 +327,24 @@ def prepare(
 
 
 def together(
-    name: str, parts: Mapping[str, Prepared], weights: Sequence[float], seed: int, predicted: float = 1.0
+    name: str, parts: Mapping[str, Prepared], weights: Sequence[float | Annealed], seed: int, predicted: float = 1.0
 ) -> Prepared:
     """Combine several sources into one domain: each has its share of the training tokens and of the held-out rows.
 
-    Bytes per token are averaged over predicted tokens; `predicted` is as in :func:`prepare`.
+    If shares change along the domain, the held-out rows have the mean ones. Bytes per token are averaged over predicted
+    tokens; `predicted` is as in :func:`prepare`.
     """
+    first, last = ([ends_of(weight)[place] for weight in weights] for place in (0, 1))
     train = Mixture(
-        [(source, part.train, weight) for (source, part), weight in zip(parts.items(), weights, strict=True)],
+        [(source, part.train, weight) for (source, part), weight in zip(parts.items(), first, strict=True)],
         name,
         size=_sum(part.train.size for part in parts.values()),
+        anneal=None if first == last else Anneal(dict(zip(parts, last, strict=True))),
     )
+    means = first if first == last else list(train.asked.values())
     held = [
         (part.validation, weight, part.bytes_per_token)
-        for part, weight in zip(parts.values(), weights, strict=True)
+        for part, weight in zip(parts.values(), means, strict=True)
         if part.validation is not None
     ]
     validation, width = None, 0.0
@@ -353,7 +357,7 @@ def together(
         labels = [sum(_predicted_in(block, predicted) for block in part) for part in chosen]
         width = sum(count * each for count, (_, _, each) in zip(labels, held, strict=True)) / sum(labels)
     else:
-        width = sum(w * part.bytes_per_token for w, part in zip(weights, parts.values(), strict=True)) / sum(weights)
+        width = sum(w * part.bytes_per_token for w, part in zip(means, parts.values(), strict=True)) / sum(means)
     return Prepared(
         train=train,
         validation=validation,

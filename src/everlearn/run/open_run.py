@@ -406,7 +406,7 @@ class OpenRun:
         for method in methods:
             with seeded(self.recipe.run.seed, index, method.name, "prepare"):
                 model = method.prepare_model(model)
-        prepared = self.prepared(domain.name)
+        prepared, steps, rows = self.prepared(domain.name), self.steps(domain.name), self.rows_per_step(args)
         general = None
         if self.recipe.general is not None:
             name = self.recipe.general.name
@@ -418,12 +418,12 @@ class OpenRun:
             model=model,
             tokenizer=format_.tokenizer,
             objective=format_.objective.reseeded(self.recipe.run.seed, index, "mask"),
-            source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")),
+            source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")).along(steps * rows),
             general=general,
             batch_size=args.per_device_train_batch_size,
-            rows_per_step=self.rows_per_step(args),
+            rows_per_step=rows,
             seed=self.recipe.run.seed,
-            steps=self.steps(domain.name),
+            steps=steps,
             checkpoints=self.checkpoints(index),
             folder=self.folder.training(index, domain.name),
             phase=self.phase,

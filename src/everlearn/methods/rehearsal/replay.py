@@ -12,7 +12,7 @@ from torch import nn
 
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks
 from everlearn.data.chats import ChatFormat
-from everlearn.data.mixing import Anneal, Concatenation, Mixture
+from everlearn.data.mixing import Anneal, Annealed, Concatenation, Mixture, ends_of
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.methods.base import (
@@ -30,7 +30,6 @@ from everlearn.methods.cost import usual_row
 from everlearn.methods.rehearsal.generated import generated_rows
 from everlearn.methods.state import TextRows
 from everlearn.model.anatomy import kind_of
-from everlearn.options import Options
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for
 
@@ -38,8 +37,8 @@ USUAL_PASSES = 7
 """Forward passes of a sweep over a row if 15 % of it are masked at a time."""
 
 
-class AnnealedShare(Options):
-    """A share that changes along each domain."""
+class AnnealedShare(Annealed):
+    """A share that changes linearly along each domain."""
 
     start: float = Field(ge=0, lt=1)
     """Share at the first row of a domain."""
@@ -174,8 +173,7 @@ class Replay(Method):
     @property
     def _shares(self) -> tuple[float, float]:
         """Share at the beginning and at the end of a domain."""
-        share = self.config.share
-        return (share.start, share.end) if isinstance(share, AnnealedShare) else (share, share)
+        return ends_of(self.config.share)
 
     @property
     def _keeps(self) -> bool:
@@ -279,8 +277,10 @@ class Replay(Method):
         start, end = (
             {stage.domain: 1 - share, **{name: share / len(old) for name, _ in old}} for share in self._shares
         )
-        parts = [(name, part, start[name]) for name, part in ((stage.domain, source), *old)]
-        anneal = None if start == end else Anneal(end, stage.steps * stage.rows_per_step)
+        rows = stage.steps * stage.rows_per_step
+        new = source.along(round(rows * (start[stage.domain] + end[stage.domain]) / 2))
+        parts = [(name, part, start[name]) for name, part in ((stage.domain, new), *old)]
+        anneal = None if start == end else Anneal(end, rows)
         return Mixture(parts, name=f"{stage.domain} with replay", anneal=anneal)
 
     def _with_sample(self, source: BlockSource, stage: Stage, share: float) -> BlockSource:
@@ -294,7 +294,8 @@ class Replay(Method):
         if self._reservoir is None or not len(kept):
             return source
         seed = seed_for(stage.seed, "replay", stage.index)
-        parts = [(stage.domain, source, rows), ("earlier domains", self._reservoir.source(seed), len(kept))]
+        new = source.along(round(stage.steps * stage.rows_per_step * rows / (rows + len(kept))))
+        parts = [(stage.domain, new, rows), ("earlier domains", self._reservoir.source(seed), len(kept))]
         return Concatenation(parts, seed, name=f"{stage.domain} with replay")
 
     def end_domain(self, stage: Stage) -> None:
