@@ -143,12 +143,13 @@ def as_text(estimate: dict[str, float] | None) -> str:
     return f"{estimate['value']:+.3f} ({estimate['low']:+.3f} to {estimate['high']:+.3f})"
 
 
-def arguments(about: str, name: str) -> argparse.Namespace:
+def arguments(about: str, name: str, **numbers: int) -> argparse.Namespace:
     """Read the command line: MODEL and DATA, or `--page` with a result.
 
     Args:
         about: what the script does.
         name: name of its result in docs/results.
+        numbers: further options that are whole numbers, with their defaults.
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("model", type=Path, nargs="?")
@@ -156,6 +157,8 @@ def arguments(about: str, name: str) -> argparse.Namespace:
     parser.add_argument("--page", type=Path, help="print the tables of a result")
     parser.add_argument("--output", type=Path, default=Path(f"docs/results/{name}.json"))
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"everlearn-{name}")
+    for option, default in numbers.items():
+        parser.add_argument(f"--{option}", type=int, default=default)
     given = parser.parse_args()
     if not given.page and not given.data:
         parser.error("MODEL and DATA are required")

@@ -13,12 +13,10 @@ Trainings that are in the output are not run again.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import platform
 import shutil
-import tempfile
 import time
 from itertools import islice, product
 from pathlib import Path
@@ -32,6 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 import everlearn
+from chat_adapter import arguments, as_text
 from everlearn import files
 from everlearn.commands.recommendation import METHOD
 from everlearn.model.loading import quiet
@@ -159,7 +158,7 @@ def page(result: dict[str, Any]) -> str:
         "|---" * (len(texts_of) + 4) + "|",
     ]
     for (name, rate), training in trainings.items():
-        lost = [_interval(each["forgotten"]) for each in training["forgetting"]]
+        lost = [as_text(each["forgotten"]) for each in training["forgetting"]]
         ranked = ["", ""]
         if "pairs" in training:
             ranked = [f"{training['reward_accuracy']:.0%} of {training['pairs']}", f"{training['reward_margin']:.2f}"]
@@ -167,24 +166,11 @@ def page(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _interval(estimate: dict[str, float]) -> str:
-    return f"{estimate['value']:+.3f} ({estimate['low']:+.3f} to {estimate['high']:+.3f})"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("--page", type=Path, help="print the table of a result")
-    parser.add_argument("--output", type=Path, default=Path("docs/results/dpo.json"))
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "everlearn-dpo")
-    parser.add_argument("--steps", type=int, default=64)
-    given = parser.parse_args()
+    given = arguments(__doc__, "dpo", steps=64)
     if given.page:
         print(page(files.read_json(given.page)))
         return
-    if not given.data:
-        parser.error("MODEL and DATA are required")
     quiet()
     measured = {
         "general": texts(given.data, "D0/wikipedia/train.jsonl.gz", GENERAL_CHARACTERS),

@@ -11,6 +11,7 @@ from everlearn.data import hub
 from everlearn.data.corpus import Corpus
 from everlearn.data.readers import read_rows, resolve_files, stored_columns
 from everlearn.data.row_formats import LABEL, PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat
+from everlearn.data.rows import texts_inside
 from everlearn.errors import DataError
 
 LOOKED_AT = 50
@@ -34,7 +35,7 @@ class Columns(NamedTuple):
     @property
     def form(self) -> RowFormat | None:
         """The kind of the rows, if it is one by name."""
-        return None if self.row_format is None else ROW_FORMATS[self.row_format]
+        return ROW_FORMATS.get(self.row_format or "")
 
     @property
     def keys(self) -> dict[str, str]:
@@ -201,19 +202,11 @@ def _parsed(value: Any) -> Any:
 def nested_texts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
     """Return the texts inside columns: the number of characters of each in all rows, and its dotted name."""
     sizes: dict[str, int] = {}
-
-    def measure(value: Any, name: str) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                measure(inner, f"{name}.{key}")
-        elif isinstance(value, str) and value:
-            sizes[name] = sizes.get(name, 0) + len(value)
-
     for row in rows:
         for column, value in row.items():
-            if isinstance(value, Mapping):
-                measure(value, column)
-    return [(size, name) for name, size in sizes.items()]
+            for name, text in texts_inside(value, column):
+                sizes[name] = sizes.get(name, 0) + len(text)
+    return [(size, name) for name, size in sizes.items() if size]
 
 
 def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection[str], chats: bool) -> bool:

@@ -145,7 +145,7 @@ class Corpus(Reads):
     @property
     def form(self) -> RowFormat | None:
         """The kind of the rows, if it is one by name."""
-        return None if self.row_format is None else ROW_FORMATS[self.row_format]
+        return ROW_FORMATS.get(self.row_format or "")
 
     @property
     def answers(self) -> bool:

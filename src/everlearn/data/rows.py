@@ -40,8 +40,8 @@ def text_in(value: object, column: str, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        inner = _text_inside(value)
-        advice = f" Name a text inside it, in braces: `{{{column}.{inner}}}`." if inner else ""
+        inner, _ = next(texts_inside(value, column), ("", ""))
+        advice = f" Name a text inside it, in braces: `{{{inner}}}`." if inner else ""
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
             advice = (
                 " Lists of messages are chats: name their column in `messages_column`, or `row_format` for their kind."
@@ -57,11 +57,10 @@ def text_in(value: object, column: str, where: str) -> str:
     return value
 
 
-def _text_inside(value: object) -> str | None:
-    """Return the dotted name of the first text inside a mapping; None if there is none."""
-    for name, inner in value.items() if isinstance(value, Mapping) else ():
+def texts_inside(value: object, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts inside a mapping, at any depth, each after its dotted name, which begins with `name`."""
+    for key, inner in value.items() if isinstance(value, Mapping) else ():
         if isinstance(inner, str):
-            return str(name)
-        if (rest := _text_inside(inner)) is not None:
-            return f"{name}.{rest}"
-    return None
+            yield f"{name}.{key}", inner
+        else:
+            yield from texts_inside(inner, f"{name}.{key}")
