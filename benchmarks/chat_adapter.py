@@ -3,9 +3,10 @@
     python benchmarks/chat_adapter.py MODEL DATA [--output docs/results/chat-adapter.json] [--work FOLDER]
     python benchmarks/chat_adapter.py --page docs/results/chat-adapter.json
 
-The recipe is chat-adapter.yaml. It runs twice: as it stands, and with LoRA alone, without the penalty and the stop. The
-first run is exported in bf16, as an adapter and merged, and both are loaded by transformers and PEFT in a process that
-does not import everlearn. A killed run is resumed by the next call.
+The recipe is chat-adapter.yaml. It runs three times: as it stands, with LoRA alone (no penalty and no stop), and with a
+stop that goes back and goes on at half the rate instead of ending the domain. The first run is exported in bf16, as an
+adapter and merged, and both are loaded by transformers and PEFT in a process that does not import everlearn. A killed
+run is resumed by the next call.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PROBLEMS = "eval/gsm8k_test.jsonl.gz"
 WAYS: dict[str, list[str]] = {
     "LoRA, MAS, stop": [],
     "LoRA": ["method=[{name: lora, r: 16, target_modules: all-linear}]", "stop=null"],
+    "LoRA, MAS, stop that lowers the rate": ["stop.then=lower"],
 }
 LOADED = """
 import json, sys, torch

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+import tiny
+from cli_project import Project
 from everlearn import files
 from everlearn.commands.recommendation import METHOD
 from everlearn.config.recipe import load
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs/results"
+TEMPLATE = "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endfor %}"
 
 
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -144,15 +148,54 @@ def test_word_problems_become_chats(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     }
 
 
-def test_the_two_runs_differ_in_the_penalty_and_the_stop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runs_differ_in_the_penalty_and_the_stop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     script = imported("chat_adapter", monkeypatch)
-    protected, plain = (load(script.RECIPE, changes) for changes in script.WAYS.values())
+    protected, plain, lowered = (load(script.RECIPE, changes) for changes in script.WAYS.values())
     assert [method["name"] for method in protected.method] == ["lora", "mas"]
     assert plain.method == protected.method[:1]
     assert plain.stop is None
     assert plain.changed(method=list(protected.method), stop=protected.stop) == protected
+    assert lowered.stop is not None
+    assert lowered.stop.then == "lower"
+    assert lowered.changed(stop=protected.stop) == protected
     ((recommended,), own) = METHOD, yaml.safe_load(script.RECIPE.read_text())["method"][1]
     assert {**own, "samples": recommended["samples"]} == recommended
+
+
+@pytest.mark.usefixtures("no_report")
+def test_the_row_that_lowers_the_rate_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, everlearn: Project, models: Path
+) -> None:
+    """On a tiny model, with bounds that its second domain exceeds at every rate."""
+    script = imported("chat_adapter", monkeypatch)
+
+    def call(*arguments: str) -> None:
+        assert everlearn.call(*arguments).code == 0
+
+    monkeypatch.setattr(script, "everlearn", call)
+    model, data, chats = (
+        shutil.copytree(models / "llama", tmp_path / "tiny"),
+        tmp_path / "data",
+        tmp_path / "chats.jsonl",
+    )
+    (model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    recipe = yaml.safe_load(script.RECIPE.read_text())
+    texts, numbers = tiny.texts(120, words=30), [f"{seed:060}" for seed in range(120)]
+    for place, lines in ((recipe["domains"][1], numbers), (recipe["general"], texts)):
+        for part, some in (("path", lines[:80]), ("validation", lines[80:])):
+            path = data / place[part]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(gzip.compress("".join(json.dumps({"text": text}) + "\n" for text in some).encode()))
+    said = [[{"role": "user", "content": text[:9]}, {"role": "assistant", "content": text[:40]}] for text in texts]
+    files.write_text(chats, "".join(json.dumps({"messages": chat}) + "\n" for chat in said))
+    small = ["data.block_size=64", "train.max_steps=4", "train.bf16=false", "stop.every=2", "stop.earlier=0"]
+    small += ["train.learning_rate=1e-2"]
+    changes = [*script.overrides(script.RECIPE, model, data, chats), *small, "evaluation.chat=false"]
+    way = "LoRA, MAS, stop that lowers the rate"
+    results = script.run(script.RECIPE, tmp_path / "run", [*changes, *script.WAYS[way]])
+    assert [stage["domain"] for stage in results["cost"]["stages"]] == ["word_problems", "german"]
+    lowered = "Training continues from its beginning, since no measured step was within the bounds, with 0.5 of the"
+    assert any("'german', step 2 of 4" in note and lowered in note for note in results["notes"]), results["notes"]
 
 
 def test_remedies_differ_in_the_method_or_the_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
