@@ -234,7 +234,8 @@ class ContinualLearner(OpenRun):
         new = inputs.domain(domain, self.recipe.data.cache)
         for index, known in enumerate(self.recipe.domains, 1):
             self.must_be_learnt(index, known.name)
-            _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain")
+            again = f", or learn more of it: `everlearn learn {self.folder.path} --more {known.name}`"
+            _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain", again)
         raw, tasks = self.recipe.model_dump(mode="json"), inputs.tasks(end_tasks)
         for task, existing in itertools.product(tasks, self.recipe.tasks):
             _refuse_taken(task, existing.name, f"{self.folder.path} has an end task")
@@ -475,7 +476,7 @@ class ContinualLearner(OpenRun):
         return Scorer(self)
 
 
-def _refuse_taken(new: Mapping[str, Any], known: str, what: str) -> None:
+def _refuse_taken(new: Mapping[str, Any], known: str, what: str, instead: str = "") -> None:
     """Raise RunError if a name is taken, ignoring case: names become file names, and some file systems ignore case."""
     if str(new.get("name")).lower() == known.lower():
-        raise RunError(f"{what} '{known}' already. Use another name.")
+        raise RunError(f"{what} '{known}' already. Use another name{instead}.")

@@ -72,7 +72,7 @@ def slug(value: str, what: str) -> str:
 
 
 def path_or_id(text: str | Path, key: str) -> str:
-    """Return the local path that a text names, with ``~`` expanded, or else the text (a hub id, a glob, a URL).
+    """Return the local path that a text names, with ``~`` expanded, or else the text as it is (a hub id, a URL).
 
     Args:
         text: the user's text.
@@ -82,7 +82,7 @@ def path_or_id(text: str | Path, key: str) -> str:
         RecipeError: the text is empty.
     """
     local = home(text, key)
-    return str(local) if local.exists() else str(text)
+    return str(local) if local.exists() or str(text).startswith("~") else str(text)
 
 
 def home(path: str | Path, key: str) -> Path:

@@ -295,6 +295,13 @@ def test_an_adapter_is_asked_through_its_base(everlearn: Project) -> None:
     assert outcome.code == 0, outcome
 
 
+def test_a_url_stays_one(everlearn: Project) -> None:
+    corpus("words", " ".join(tiny.texts(1)))
+    url = f"file://{Path('words.jsonl').resolve()}"
+    raw = written(everlearn, "--model", str(everlearn.models / "llama"), "--domain", f"words={url}", "--general", url)
+    assert raw["domains"][0]["path"] == raw["general"]["path"] == url
+
+
 def test_notes_name_the_domains_that_they_are_about(everlearn: Project) -> None:
     model = ("--model", str(everlearn.models / "llama"))
     english, german = corpus("english", ENGLISH), corpus("german", GERMAN)

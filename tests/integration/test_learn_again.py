@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,22 @@ def test_a_look_at_the_data_of_a_domain_that_is_learnt_again(
     assert "first-2" in capsys.readouterr().out
 
 
-def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path) -> None:
+def test_a_finished_run_learns_more_of_a_domain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = recipe(tmp_path, "gpt2", dropout=0.0)
     ContinualLearner(built).run()
     first = built.domains[0].name
-    for number in (2, 3):
-        assert main(["learn", str(built.folder()), "--more", first, "train.max_steps=2", "--json"]) == 0
+    url = f"file://{Path(built.domains[0].path).resolve()}"
+    for number, more in enumerate((first, f"{first}-2={url}"), 2):
+        assert main(["learn", str(built.folder()), "--more", more, "train.max_steps=2", "--json"]) == 0
         assert ContinualLearner.open(built.folder()).recipe.domains[-1].name == f"{first}-{number}"
     whole = ContinualLearner.open(built.folder()).recipe
+    assert whole.domains[-1].path == url
+    assert main(["learn", str(built.folder()), "--domain", f"{first}={url}"]) == 2
+    assert f"`everlearn learn {built.folder()} --more {first}`" in capsys.readouterr().err
+    assert main(["learn", str(built.folder()), "--more", f"{first}x"]) == 2
+    assert re.search(
+        rf"`--more {first}x`: .* has no domain '{first}x'. Did you mean '{first}'\?$", capsys.readouterr().err.strip()
+    )
     assert [domain.learns for domain in whole.domains] == [*(each.name for each in built.domains), first, first]
     folder = RunFolder(built.folder())
     assert all(folder.finished(number, domain.name) for number, domain in enumerate(whole.domains, 1))

@@ -163,6 +163,17 @@ def test_the_same_model_twice_differs_by_nothing_at_all(place):
     assert (found.before, found.after) != ("old", "old"), "they are told apart"
 
 
+def test_of_a_data_set_with_splits_a_held_out_one_is_compared_and_named(place, tmp_path):
+    words, options = place / "words.jsonl", {"block_size": SIZE, "blocks": 8}
+    (tmp_path / "test.jsonl").write_text(words.read_text())
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in tiny.texts(80, 7)))
+    found, alone = (
+        everlearn.diff(place / "old", place / "new", {"words": path}, **options) for path in (tmp_path, words)
+    )
+    assert found.texts[0].difference == alone.texts[0].difference
+    assert "The text of 'words' is the split 'test' of its folder." in found.notes
+
+
 def test_what_a_model_was_taught_is_learnt_and_what_it_knew_is_forgotten(tmp_path):
     """Two texts of different words: a model that knew the first is fine-tuned on the second."""
     first = [text.replace("the", "graphs") for text in tiny.texts(40)]

@@ -21,9 +21,10 @@ from data_shapes_page import pdf
 from everlearn.data import remote
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
+from everlearn.data.file_listing import files_of
 from everlearn.data.fill_in_middle import TOKENS
 from everlearn.data.folders import inside
-from everlearn.data.notes import notes_of
+from everlearn.data.notes import notes_of, unread_files
 from everlearn.data.packing import packer_of
 from everlearn.data.prepare import prepare
 from everlearn.data.readers import format_of, resolve_files
@@ -204,6 +205,22 @@ def test_a_url_is_read_like_a_file(store: fsspec.AbstractFileSystem) -> None:
     check_corpus(Domain(name="a", path="memory://a/rows.jsonl", validation="memory://a/more/rows.jsonl"))
     with pytest.raises(DataError, match="trained on: nothing would be held out"):
         check_corpus(Domain(name="a", path="memory://a/rows.jsonl", validation="memory://a/rows.jsonl"))
+
+
+def test_the_splits_of_a_folder_at_a_url_are_told_apart(store: fsspec.AbstractFileSystem) -> None:
+    for split in ("train", "validation", "test"):
+        store.pipe(f"/clone/{split}.jsonl", json.dumps({"text": split}).encode())
+    corpus = Domain(name="d", path="memory://clone", validation="validation")
+    check_corpus(corpus)
+    assert corpus.held_out_corpus is not None
+    assert [document.text for document, _ in read_documents(corpus.held_out_corpus)] == ["validation"]
+    assert [(each.split, each.use) for each in files_of(corpus)] == [
+        ("train", "read"),
+        ("test", "another split than 'train'"),
+        ("validation", "held out"),
+    ]
+    (note,) = unread_files([corpus])
+    assert "are not: test (1). Name a file" in note
 
 
 def test_what_is_unchanged_is_fetched_once(store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import tiny
 from cli_project import Project
 from everlearn.commands.data_report import survey
 from everlearn.config.recipe import load, parse
+from everlearn.data.columns import text_corpus
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import corpus_fingerprint, local_files, read_documents
 from everlearn.data.file_listing import files_of
@@ -151,6 +152,26 @@ def test_text_of_another_split_that_is_read_is_noted(clone: Path, tmp_path: Path
     (note,) = unread_files([Domain(name="d", path=str(tmp_path / "only"))])
     assert "another split (test: test.jsonl)" in note
     assert not unread_files([Domain(name="d", path=str(tmp_path / "only"), split="test")])
+
+
+def test_a_split_that_is_held_out_is_not_called_unread(clone: Path) -> None:
+    (note,) = unread_files([Domain(name="d", path=str(clone), validation="validation")])
+    assert "not: test (1). Name" in note
+    (clone / "test.jsonl").unlink()
+    assert not unread_files([Domain(name="d", path=str(clone), validation="validation")])
+
+
+def test_text_to_measure_on_is_a_split_that_is_not_learnt(clone: Path) -> None:
+    def read(*splits: str) -> list[str]:
+        corpus = text_corpus(str(clone), "held_out", **({"splits": splits} if splits else {}))
+        return [document.text for document, _ in read_documents(corpus)]
+
+    assert read() == tiny.texts(5, 2)
+    assert read("train") == tiny.texts(5, 1)
+    (clone / "validation.jsonl").unlink()
+    assert read() == tiny.texts(5, 3)
+    (clone / "test.jsonl").unlink()
+    assert read() == tiny.texts(5, 1)
 
 
 def test_configurations_that_are_read_together_are_noted(tmp_path: Path) -> None:

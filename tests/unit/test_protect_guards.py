@@ -34,7 +34,7 @@ from everlearn.files import SEAL, load_tensors
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.model.objectives import make_objective
 from everlearn.protecting.foreign_data import Examples
-from everlearn.protecting.held_out import held_out_texts
+from everlearn.protecting.held_out import general_text, held_out_texts
 from everlearn.seeding import seeded
 
 # -- `protect` where something goes wrong, or is unusual: nothing silent, nothing left behind --------------------------
@@ -317,6 +317,15 @@ def test_files_are_read_in_any_form(files: list[Path], monkeypatch: pytest.Monke
     assert rows_of(files) == rows_of([str(file) for file in files]) == rows_of({"general": files}) == expected
     monkeypatch.chdir(files[0].parent)
     assert rows_of(["one.jsonl", "my texts.txt"]) == expected
+
+
+def test_of_a_data_set_with_splits_the_held_out_one_is_scored(tmp_path: Path) -> None:
+    for split, texts in (("train", TEXTS * 2), ("validation", TEXTS)):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert rows_of(tmp_path) == rows_of(TEXTS) != rows_of(TEXTS * 2)
+    model = tiny.model("gpt2")
+    general = [general_text(text, model, tiny.tokenizer(), 0) for text in (tmp_path, TEXTS * 2)]
+    assert len(general[0]) == len(general[1]), "what importance is measured on is the training text"
 
 
 def test_the_column_of_text_is_found(tmp_path: Path) -> None:

@@ -102,12 +102,16 @@ def command(
 
 def _read(texts: dict[str, str], column: str | None) -> Mapping[str, str | Corpus]:
     """Return the corpus of each text by its name; only its path if the text column must be detected."""
+    from everlearn.data.columns import split_to_read
     from everlearn.data.corpus import Corpus
     from everlearn.options import path_or_id
 
     if column is None:
         return texts
-    return {name: Corpus(path=path_or_id(path, "--text"), text_column=column) for name, path in texts.items()}
+    paths = {name: path_or_id(path, "--text") for name, path in texts.items()}
+    return {
+        name: Corpus(path=path, split=split_to_read(path, "--text"), text_column=column) for name, path in paths.items()
+    }
 
 
 def _named(texts: list[str]) -> dict[str, str]:

@@ -38,7 +38,7 @@ def command(
     """Write a short recipe that fits a model and corpora, with the recommended method."""
     from everlearn.commands.first_recipe import first_recipe
     from everlearn.errors import RecipeError, did_you_mean
-    from everlearn.options import home
+    from everlearn.options import path_or_id
 
     printed = str(file) == "-"
     if task is not None and task not in TASKS:
@@ -58,7 +58,7 @@ def command(
         name, path = pair(words, "--domain", "contracts=contracts.jsonl")
         if name in domains:
             raise RecipeError(f"`--domain` has the name '{name}' more than once; names must differ.")
-        domains[name] = str(home(path, "--domain"))
+        domains[name] = path_or_id(path, "--domain")
     if model is not None:
         from everlearn.model.loading import quiet
 

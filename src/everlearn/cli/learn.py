@@ -67,9 +67,9 @@ def command(
     from everlearn.config.later import check_later_key
     from everlearn.config.overrides import overridden
     from everlearn.config.recipe import parse_domain
-    from everlearn.errors import RecipeError, RunError
+    from everlearn.errors import RecipeError, RunError, did_you_mean
     from everlearn.evaluation.task import task_config
-    from everlearn.options import home
+    from everlearn.options import path_or_id
     from everlearn.run.folder import RunFolder
 
     columns = {
@@ -86,16 +86,19 @@ def command(
         raise RunError("--more needs a run folder, which has the domain's held-out text. Leave --into out.")
     if more is not None:
         first, _, path = more.partition("=")
-        names = {known.name for known in RunFolder(run).recipe().domains}
-        name = next(each for number in count(2) if (each := f"{first}-{number}") not in names)
-        new = {"name": name, "continues": first, **({"path": str(home(path, "--more"))} if path else {})}
+        learns = {known.name: known.learns for known in RunFolder(run).recipe().domains}
+        if first not in learns:
+            raise RunError(f"`--more {first}`: {run} has no domain '{first}'.{did_you_mean(first, learns)}")
+        first = learns[first]
+        name = next(each for number in count(2) if (each := f"{first}-{number}") not in learns)
+        new = {"name": name, "continues": first, **({"path": path_or_id(path, "--more")} if path else {})}
     elif any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
         assert domain is not None
         name, new = domain, {"name": domain}  # a domain with several sources has no single path
     else:
         assert domain is not None
         name, path = pair(domain, "--domain", "contracts=contracts.jsonl")
-        new = {"name": name, "path": str(home(path, "--domain"))}
+        new = {"name": name, "path": path_or_id(path, "--domain")}
     new |= {key: value for key, value in columns.items() if value is not None}
     tasks: list[dict[str, Any]] = []
     for text in end_task or ():
@@ -103,7 +106,7 @@ def command(
         train, comma, test = files.partition(",")
         if not comma or not train or not test:
             raise no_pair("--end-task", text, "topics=train.jsonl,test.jsonl")
-        paths = {"train": str(home(train, "--end-task")), "test": str(home(test, "--end-task"))}
+        paths = {"train": path_or_id(train, "--end-task"), "test": path_or_id(test, "--end-task")}
         tasks.append({"name": task, "domain": name, **paths})
     for text in overrides or ():
         key, _, value = text.partition("=")

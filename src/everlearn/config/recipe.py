@@ -254,7 +254,7 @@ class Recipe(Options):
             if first not in known:
                 raise ValueError(
                     f"domain '{domain.get('name')}' continues '{first}', which is no domain before it."
-                    f"{did_you_mean(str(first), known)}"
+                    f"{did_you_mean(str(first), known).removesuffix('.')}"
                 )
             left_out = ("name", "train", *(_PLACE if any(key in domain for key in ("path", "sources", "data")) else ()))
             listed[number] = {key: value for key, value in known[first].items() if key not in left_out} | domain

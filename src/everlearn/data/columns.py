@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
-from everlearn.data.readers import read_rows, resolve_files, stored_columns
+from everlearn.data.folders import inside
+from everlearn.data.readers import folder_of, format_of, read_rows, resolve_files, stored_columns
 from everlearn.data.row_formats import LABEL, PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat
 from everlearn.data.rows import texts_inside
 from everlearn.errors import DataError
 
 LOOKED_AT = 50
 """Number of rows that are examined."""
+HELD_OUT_SPLITS = ("validation", "test", "train")
+"""Splits of a folder from which text to measure on is read; the first that exists."""
 
 
 class Columns(NamedTuple):
@@ -49,20 +52,27 @@ class Columns(NamedTuple):
         return named if self.target_column is None else named | {"target_column": self.target_column}
 
 
-def text_corpus(path: str, key: str, remedy: str = "rename the column that is to be read to 'text'") -> Corpus:
+def text_corpus(
+    path: str,
+    key: str,
+    remedy: str = "rename the column that is to be read to 'text'",
+    splits: Sequence[str] = HELD_OUT_SPLITS,
+) -> Corpus:
     """Return a corpus of plain text, with the column that holds it.
 
     Args:
         path: a file, a folder, a glob, or the id of a data set on the hub.
         key: the option or argument that names it, for errors.
         remedy: what to do about several columns, for errors.
+        splits: split to read of a folder whose file names indicate splits; of several, the first that exists.
 
     Raises:
         DataError: it cannot be read, or has no text, or prompts and answers instead.
     """
-    rows = first_rows(path, key)
+    corpus = Corpus(path=path, split=split_to_read(path, key, splits))
+    rows = first_rows(path, key, corpus.split)
     if not rows:  # the reader reports that it is empty
-        return Corpus(path=path)
+        return corpus
     columns = choose_columns(rows, path, "pretrain" if _usual_text(text_columns(rows)) else None)
     if columns.answers:
         what = ", ".join(f"`{name}: {value}`" for name, value in columns.keys.items())
@@ -70,7 +80,13 @@ def text_corpus(path: str, key: str, remedy: str = "rename the column that is to
             f"`{key}`: {path} holds answers to prompts ({what}), and plain text is needed here. Name another file, or "
             f"{remedy}."
         )
-    return Corpus(path=path, text_column=columns.text_column)
+    return corpus.model_copy(update={"text_column": columns.text_column})
+
+
+def split_to_read(path: str, key: str, splits: Sequence[str] = HELD_OUT_SPLITS) -> str:
+    """Return the first of some splits that a folder has; `train` for what has none, and on the hub."""
+    folder = None if Corpus(path=path).on_hub else folder_of(path, key)
+    return ("" if folder is None else inside(folder, format_of, *splits).split) or "train"
 
 
 def choose_columns(
@@ -244,17 +260,18 @@ def text_columns(rows: Sequence[Mapping[str, Any]], shortest: int = 1) -> set[st
     }
 
 
-def first_rows(path: str, key: str) -> list[Mapping[str, Any]]:
+def first_rows(path: str, key: str, split: str = "train") -> list[Mapping[str, Any]]:
     """Return the first rows of a corpus, with all their columns.
 
     Args:
         path: path of the corpus.
         key: the option or key that names it, for errors.
+        split: the split to read of a folder whose file names indicate splits.
 
     Raises:
         DataError: it cannot be read.
     """
     if Corpus(path=path).on_hub:
         return list(islice(hub.load(Corpus(path=path, streaming=True)), LOOKED_AT))
-    file = resolve_files(path, key)[0]
+    file = resolve_files(path, key, split)[0]
     return [row.values for row in islice(read_rows(file, stored_columns(file), gaps=True), LOOKED_AT)]

@@ -329,13 +329,18 @@ class Domain(Corpus):
         named = Path(self.validation).expanduser()
         if self.on_hub and not named.exists():
             shared |= {"path": self.path, "subset": self.subset, "split": self.validation, "revision": self.revision}
-        elif self.validation in SPLITS.values() and not named.exists() and Path(self.path).expanduser().is_dir():
+        elif self.validation in SPLITS.values() and not named.exists() and self._may_have_splits:
             shared |= {"path": self.path, "split": self.validation}
         elif named.is_dir():
             shared |= {"split": "validation"}
         corpus = Corpus(**{"path": self.validation} | shared)
         corpus.limited(self.limits)
         return corpus
+
+    @property
+    def _may_have_splits(self) -> bool:
+        """Return whether `path` is a folder, or a URL, which may be one."""
+        return is_remote(self.path) or Path(self.path).expanduser().is_dir()
 
 
 def document_key(document: Document) -> int:

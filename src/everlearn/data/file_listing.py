@@ -10,7 +10,7 @@ from everlearn.data.arrow_rows import stored_rows
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files
 from everlearn.data.folders import NO_DATA, inside, split_of
-from everlearn.data.readers import format_of, read_rows
+from everlearn.data.readers import folder_of, format_of, read_rows
 from everlearn.errors import DataError
 
 READ, HELD_OUT = "read", "held out"
@@ -62,8 +62,8 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
         return
     other = corpus.held_out_corpus
     held_out = [] if other is None or other.on_hub else local_files(other)
-    folder = Path(corpus.path).expanduser()
-    if folder.is_dir():
+    folder = folder_of(corpus.path)
+    if folder is not None:
         found = inside(folder, format_of, corpus.split)
         uses = {
             READ: found.read,
@@ -81,11 +81,10 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
         yield path, _split(path, folder), HELD_OUT
 
 
-def _split(path: Path, folder: Path) -> str:
+def _split(path: Path, folder: Path | None) -> str:
     """Return the split that the name of a file, or a folder inside of the corpus, tells; "" if none."""
-    return (
-        split_of(path.relative_to(folder) if path != folder and path.is_relative_to(folder) else Path(path.name)) or ""
-    )
+    inside = path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else Path(path.name)
+    return split_of(inside) or ""
 
 
 def _rows(path: Path, size: int, corpus: Domain) -> int | None:

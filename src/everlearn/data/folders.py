@@ -59,11 +59,17 @@ class Inside:
     odd: dict[str, list[Path]] = field(default_factory=dict)
     together: list[str] = field(default_factory=list)
 
-    def notes(self, name: str) -> list[str]:
-        """Return notes on what is read of a corpus: which splits and folders, and which files are left out."""
+    def notes(self, name: str, held_out: str = "") -> list[str]:
+        """Return notes on what is read of a corpus: which splits and folders, and which files are left out.
+
+        Args:
+            name: name of the corpus.
+            held_out: the split that is held out, which is not left out.
+        """
         notes = []
-        if self.others:
-            rest = ", ".join(f"{split} ({len(files)})" for split, files in self.others.items())
+        others = {split: files for split, files in self.others.items() if split != held_out}
+        if others:
+            rest = ", ".join(f"{split} ({len(files)})" for split, files in others.items())
             notes.append(
                 f"Of '{name}' the split '{self.split}' is read; files of other splits are not: {rest}. Name a file to "
                 "read it, for example in `validation`."
@@ -91,17 +97,18 @@ class Inside:
         return notes
 
 
-def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = "train") -> Inside:
+def inside(folder: Path, format_of: Callable[[Path], str | None], *wanted: str) -> Inside:
     """Return the files to read in a folder, in a stable order; hidden files and folders are omitted.
 
     Args:
         folder: the folder.
         format_of: the suffix of a file's format; None where it is not known.
-        wanted: the split to read.
+        wanted: the split to read, or several, of which the first that exists is read; default: `train`.
 
     Raises:
-        DataError: its files belong to splits, and none of them is the wanted one; or what is text is not clear.
+        DataError: its files belong to splits, and none of them is a wanted one; or what is text is not clear.
     """
+    wanted = wanted or ("train",)
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
     data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
@@ -132,14 +139,15 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], wanted: str = 
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
     if not found:
         read = [folder / path for path in data]
-        return Inside(read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, wanted))
-    if wanted not in found:
+        return Inside(read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, wanted[0]))
+    split = next((each for each in wanted if each in found), None)
+    if split is None:
         names = ", ".join(f"'{name}'" for name in found if name)
-        raise DataError(f"{folder} holds the splits {names}, and none for '{wanted}'. Name the files to read.")
+        raise DataError(f"{folder} holds the splits {names}, and none for '{wanted[0]}'. Name the files to read.")
     if unnamed := found.pop("", []):
         unread[NO_SPLIT] = unnamed
-    together = _together(splits[wanted])
-    return Inside(found.pop(wanted), found, wanted, beside, unread, together=together)
+    together = _together(splits[split])
+    return Inside(found.pop(split), found, split, beside, unread, together=together)
 
 
 def odd_splits(

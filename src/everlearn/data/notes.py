@@ -18,7 +18,7 @@ from everlearn.data.folders import inside, odd_note, odd_splits
 from everlearn.data.held_out import is_far
 from everlearn.data.packing import Count
 from everlearn.data.prepare import Prepared
-from everlearn.data.readers import format_of
+from everlearn.data.readers import folder_of, format_of
 from everlearn.data.remote import is_remote
 from everlearn.data.row_formats import LABEL
 
@@ -45,11 +45,14 @@ def unread_files(corpora: Sequence[Domain]) -> list[str]:
     """Return notes on what is read of a folder or a pattern: files that are left out, and those of other splits."""
     notes = []
     for part in (part for corpus in corpora for part in corpus.parts):
-        place = Path(part.path).expanduser()
-        if place.is_dir():
-            notes += inside(place, format_of, part.split).notes(part.name)
-        elif glob.has_magic(part.path) and not part.on_hub and not is_remote(part.path):
-            root = Path(*takewhile(lambda each: not glob.has_magic(each), place.parts))
+        if part.on_hub:
+            continue
+        if (place := folder_of(part.path)) is not None:
+            other = part.held_out_corpus
+            held_out = other.split if other is not None and other.path == part.path else ""
+            notes += inside(place, format_of, part.split).notes(part.name, held_out)
+        elif glob.has_magic(part.path) and not is_remote(part.path):
+            root = Path(*takewhile(lambda each: not glob.has_magic(each), Path(part.path).expanduser().parts))
             files = [file.relative_to(root) for file in local_files(part)]
             odd = odd_splits(files, format_of, root, part.split)
             if odd and (len(odd) > 1 or len(files) > sum(map(len, odd.values()))):  # or else the split is what is meant

@@ -112,6 +112,17 @@ def format_of(path: Path) -> str | None:
     return suffix if suffix in FORMATS else None
 
 
+def folder_of(path: str, key: str = "path") -> Path | None:
+    """Return the local folder that a path or a URL stands for; None for files.
+
+    Args:
+        path: as written by the user; a URL is downloaded first (:mod:`everlearn.data.remote`).
+        key: the recipe's key, for errors.
+    """
+    place = fetched(path, key, format_of) if is_remote(path) else Path(path).expanduser()
+    return place if isinstance(place, Path) and place.is_dir() else None
+
+
 def is_plain_text(path: Path) -> bool:
     """Return whether a line of the file is a document."""
     return FORMATS.get(format_of(path) or "") is read_txt

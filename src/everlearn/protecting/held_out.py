@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from everlearn.data.blocks import Block, PackedBlocks
-from everlearn.data.columns import text_corpus
+from everlearn.data.columns import HELD_OUT_SPLITS, text_corpus
 from everlearn.data.corpus import Document
 from everlearn.data.documents import read_documents
 from everlearn.data.packing import Packer, chunks, make_packer
@@ -153,12 +153,12 @@ def general_text(general: OneText | None, model: nn.Module, tokenizer: Any, seed
     if general is None:
         return None
     _refuse_text("general", model, tokenizer)
-    _, _, rows = rows_of_text("`general`", general, make_objective(None, model, tokenizer), model)
+    _, _, rows = rows_of_text("`general`", general, make_objective(None, model, tokenizer), model, ("train",))
     return PackedBlocks.from_blocks(islice(rows, MOST_GENERAL), seed, "general text")
 
 
 def rows_of_text(
-    place: str, text: Any, objective: Objective, model: nn.Module
+    place: str, text: Any, objective: Objective, model: nn.Module, splits: Sequence[str] = HELD_OUT_SPLITS
 ) -> tuple[Encoder, Packer, Iterator[Block]]:
     """Return the packed rows of a text, with the encoder and the packer, which counts documents and tokens.
 
@@ -167,6 +167,7 @@ def rows_of_text(
         text: texts or files.
         objective: the objective of plain text.
         model: the model, which bounds the tokens of a row.
+        splits: split to read of a folder whose file names indicate splits; of several, the first that exists.
 
     Raises:
         DataError: the text is shorter than a row or cannot be read.
@@ -174,7 +175,7 @@ def rows_of_text(
     size = min(LONGEST, objective.longest_input(model) or LONGEST)
     encoder = Encoder(objective.tokenizer, kind_of(model))
     packer = make_packer(encoder, size, examples=False)
-    rows = (row for lot in chunks(_documents(place, text)) for row in packer.feed(lot))
+    rows = (row for lot in chunks(_documents(place, text, splits)) for row in packer.feed(lot))
     if (first := next(rows, None)) is None:
         raise DataError(f"{place} has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text.")
     return encoder, packer, chain([first], rows)
@@ -195,7 +196,7 @@ def _refuse_text(key: str, model: nn.Module, tokenizer: Any) -> None:
         )
 
 
-def _documents(place: str, text: Any) -> Iterator[Document]:
+def _documents(place: str, text: Any, splits: Sequence[str]) -> Iterator[Document]:
     """Yield the documents of one text.
 
     Raises:
@@ -207,7 +208,8 @@ def _documents(place: str, text: Any) -> Iterator[Document]:
         yield from (Document(each) for each in text if each.strip())
         return
     for path in paths:
-        yield from (document for document, _ in read_documents(text_corpus(path_or_id(path, key), key)))
+        corpus = text_corpus(path_or_id(path, key), key, splits=splits)
+        yield from (document for document, _ in read_documents(corpus))
 
 
 def _listed(place: str, text: Any) -> list[str | Path]:

@@ -41,6 +41,8 @@ def documents_of(
         corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text", _REMEDY)
         if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
             notes.append(f"The text of '{name}' is its column '{corpus.text_column}'.")
+        if corpus.split != Corpus.model_fields["split"].default:
+            notes.append(f"The text of '{name}' is the split '{corpus.split}' of its folder.")
         by_name[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
     return by_name
 
