@@ -12,6 +12,7 @@ from everlearn.commands.plan import make_plan
 from everlearn.config.recipe import Recipe
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
+from everlearn.run.checks import checks
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -49,6 +50,12 @@ def test_killed_and_resumed_it_is_the_same(
     assert {name: share.asked for name, share in mixed.items()} == pytest.approx(shares, abs=0.05)
     for share in mixed.values():
         assert abs(share.realised - share.asked) <= 2 / (STEPS * 4)
+
+
+def test_the_checks_show_the_shares_of_sources(tmp_path: Path) -> None:
+    shown = {check.name: check.detail for check in checks(ContinualLearner(weighted(tmp_path)))}
+    (detail,) = (detail for detail in shown.values() if "75% to 0% x, 25% to 100% y" in detail)
+    assert "held out" in detail
 
 
 def test_plan_names_published_shares_with_their_source(tmp_path: Path) -> None:

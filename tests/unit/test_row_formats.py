@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -496,6 +497,35 @@ def test_init_says_how_many_answers_are_left_out(everlearn: Project) -> None:
     assert raw == {"name": "kto", "path": path.name, "row_format": "prompt-completion"}
     assert "'kto': 20 rows are left out, because 'label' is false there" in " ".join(outcome.err.split())
     assert "40 documents" in outcome.out
+
+
+def test_the_commands_read_lists_of_messages_with_labels(everlearn: Project, models: Path) -> None:
+    """From `init` to `run`, with a tiny model that has a chat template."""
+    model = shutil.copytree(models / "llama", everlearn.folder / "instruct")
+    (model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    rows = [
+        {"prompt": [{"role": "user", "content": row["prompt"]}], "label": row["label"]}
+        | {"completion": [{"role": "assistant", "content": row["completion"]}]}
+        for row in unpaired(90)
+    ]
+    path = Path(written(everlearn.folder, rows))
+    outcome = everlearn.call("init", "mine.yaml", "--model", str(model), "--domain", f"kto={path.name}")
+    assert outcome.code == 0, outcome
+    assert yaml.safe_load(Path("mine.yaml").read_text())["domains"][0]["row_format"] == "prompt-completion"
+    small = ("general=null", "method=sequential", "train.max_steps=2", "train.per_device_train_batch_size=2")
+    small += ("domains.kto.validation=0.3", "data.block_size=64", "train.gradient_accumulation_steps=1")
+    note = "'kto': 30 rows are left out, because 'label' is false there"
+    checked = json.loads(everlearn.call("validate", "mine.yaml", *small, "--json").out)
+    assert checked["ok"], checked
+    assert any(each.startswith(note) for each in checked["notes"])
+    seen = json.loads(everlearn.call("data", "mine.yaml", *small, "--json").out)
+    assert any(each.startswith(note) for each in seen["findings"])
+    (corpus,) = seen["corpora"]
+    assert (corpus["documents"] + corpus["held_out"], corpus["undesired"], corpus["examples"]) == (60, 30, True)
+    assert all("<s>user: " in sample and "<s>assistant: " in sample for sample in corpus["samples"])
+    assert everlearn.call("run", "mine.yaml", *small, "--quiet").code == 0
+    results = json.loads(Path("runs/first/results.json").read_text())
+    assert any(each.startswith(note) for each in results["notes"])
 
 
 def test_data_in_memory_keeps_its_labels(tmp_path: Path) -> None:

@@ -121,6 +121,11 @@ class Mixture(BlockSource):
             return self._shares()
         return {name: due / total for name, due in self._due.items()}
 
+    @property
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """Share of each source at the first block and at the last one, by name."""
+        return {name: (first, self._last[name]) for name, first in self._first.items()}
+
     def _shares(self) -> dict[str, float]:
         """Return the shares of the next block."""
         if self.anneal is None or self.anneal.blocks is None:

@@ -15,8 +15,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from everlearn.config.arguments import MEASURING, training_arguments
+from everlearn.data.blocks import BlockSource
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import check_corpus
+from everlearn.data.mixing import Mixture
 from everlearn.data.prepare import cache_folder
 from everlearn.errors import DataError, EverlearnError, ModelError
 from everlearn.evaluation import make_task, task_path
@@ -249,7 +251,18 @@ def _rows(run: OpenRun, name: str) -> str:
         return f"{rows}, {held_out}"
     run.found += _warm_up(run, name)
     own = "".join(f", {key} {value}" for key, value in domain.train.items())
-    return f"{rows}, {held_out}, {count(run.steps(name), 'step')}{own}"
+    return f"{rows}{_shares(prepared.train)}, {held_out}, {count(run.steps(name), 'step')}{own}"
+
+
+def _shares(source: BlockSource) -> str:
+    """Return the share of each source of a domain in words, if it has several; what changes has two numbers."""
+    if not isinstance(source, Mixture):
+        return ""
+    parts = (
+        f"{first:.0%} {name}" if first == last else f"{first:.0%} to {last:.0%} {name}"
+        for name, (first, last) in source.ends.items()
+    )
+    return f" ({', '.join(parts)})"
 
 
 def _warm_up(run: OpenRun, name: str) -> list[str]:
