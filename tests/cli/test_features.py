@@ -27,7 +27,7 @@ def rows(seed: int) -> list[dict[str, object]]:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     return [
         {"text": text, "answer": text[:40], "title": "a", "doc": {"body": text}, "messages": chat, "tools": []}
-        | {"instruction": "a", "input": "", "output": text}
+        | {"instruction": "a", "input": "", "output": text, "prompt": chat[:1], "completion": chat[1:]}
         for text in tiny.texts(60, seed)
     ]
 
