@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from protected_run import trainer_of
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 import stages
 import tiny
+from everlearn import protect
 from everlearn.data import PackedBlocks
 from everlearn.errors import MethodError
 from everlearn.methods import build
@@ -139,3 +142,23 @@ def test_a_memory_goes_on_with_the_rows(tmp_path: Path) -> None:
     stage.checkpoints = Checkpoints(2, lambda number: copy.deepcopy(model if number else base))
     stages.begin([again], stage)
     torch.testing.assert_close(logits(stage.model), wanted, rtol=0, atol=1e-6)
+
+
+def test_protect_warns_of_rows_that_stay_and_the_advice_works(tmp_path: Path) -> None:
+    def trained(folder: str, **options: Any) -> tuple[bool, list[str]]:
+        model = get_peft_model(extended(), LoraConfig(r=2, target_modules=["q_proj"], **options))
+        trainer = trainer_of(model, tmp_path)
+        trainer.train_dataset = [{"input_ids": row["input_ids"][:4] + NEW} for row in trainer.train_dataset]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            protect(trainer, ["l2"], memory=tmp_path / folder)
+        trainer.train()
+        before, now = (each.get_input_embeddings().weight[NEW] for each in (extended(), model.merge_and_unload()))
+        return bool((now != before).any()), [str(each.message) for each in caught]
+
+    moved, said = trained("stays")
+    assert not moved
+    assert any("was extended by 3 tokens, whose embeddings this training leaves as they are" in each for each in said)
+    moved, said = trained("moves", trainable_token_indices=extended().config.new_token_ids)
+    assert moved
+    assert not any("was extended" in each for each in said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import Any
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from everlearn import files
+from everlearn import files, wording
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.objectives import make_objective
 from everlearn.model.training_mode import as_its_class_computes
+from everlearn.model.vocabulary import new_token_ids
 from everlearn.model.vocabulary_head import output_head
 from everlearn.protecting.foreign_batches import their_objective
 from everlearn.protecting.foreign_data import AnsweredPrompts, Collator, Examples, as_block, padded
@@ -123,6 +126,7 @@ class ProtectedDomain:
             block_size=0,
         )
         check_methods(built, setting)
+        _warn_of_frozen_rows(model)
         self.folder.load(built)
         self.protection = Protection(built, stage)
         self.objective, self.begun = objective, False
@@ -351,6 +355,19 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
                 "names alone. Tokenise the dataset before training, and drop its other columns."
             )
+
+
+def _warn_of_frozen_rows(model: nn.Module) -> None:
+    """Warn if the model was given tokens whose embeddings this training does not change."""
+    core: Any = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    new = [] if core is None else new_token_ids(core)
+    if new and not any(parameter.requires_grad for parameter in core.get_input_embeddings().parameters()):
+        warnings.warn(
+            f"The model was extended by {wording.count(len(new), 'token')}, whose embeddings this training leaves as "
+            "they are. Let the adapter train them (PEFT's `trainable_token_indices=model.config.new_token_ids`), or "
+            "train all weights in the first domain.",
+            stacklevel=2,
+        )
 
 
 def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:
