@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import random
+import shutil
 from pathlib import Path
 
 import datasets
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pydantic import ValidationError
 
+from everlearn.data.columns import first_rows
 from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
 from everlearn.data.readers import read_rows
@@ -167,12 +169,37 @@ def bad(tmp_path: Path, name: str, content: bytes, **options) -> str:
         ("z.txt.zst", b"nothing", ["decompressed"]),
         ("p.parquet", b"PAR0", ["p.parquet", "Parquet"]),
         ("p.parquet.gz", b"PAR0", ["compressed inside"]),
-        ("a.docx", b"PK", ["format", "not known", ".jsonl"]),
+        ("a.docx", b"PK", ["format", "not known", ".jsonl", "Convert it"]),
     ],
 )
 def test_bad_files_raise_a_sentence(tmp_path, name, content, words):
     sentence = bad(tmp_path, name, content)
     assert all(word in sentence for word in words), sentence
+
+
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+def test_a_table_of_another_separator_is_read(tmp_path, separator):
+    with (tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL).writerows([("id", "text"), *enumerate(TEXTS)])
+    corpus = Corpus(path=str(tmp_path / "a.csv"))
+    found = list(read_documents(corpus))
+    assert [document.text for document, _ in found] == TEXTS
+    assert all(texts_of(corpus, position) == TEXTS[i + 1 :] for i, (_, position) in enumerate(found))
+    assert first_rows(str(tmp_path / "a.csv"), "path")[0] == {"id": "0", "text": TEXTS[0]}
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz"])
+def test_of_an_archive_a_file_is_read_as_it_is_advised(tmp_path, name, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    save(tmp_path / "rows.jsonl", TEXTS)
+    form = {"a.zip": "zip", "a.tar": "tar"}.get(name, "gztar")
+    shutil.make_archive(str(tmp_path / "a"), form, tmp_path, "rows.jsonl")
+    made = next(tmp_path.glob("a.*"))
+    made.rename(tmp_path / name)
+    with pytest.raises(DataError, match="To read a file inside of it, write") as caught:
+        check_corpus(Corpus(path=str(tmp_path / name)))
+    advised = str(caught.value).split("`")[1]
+    assert texts_of(Corpus(path=advised)) == TEXTS
 
 
 def test_wrong_columns_of_parquet_are_listed(tmp_path):

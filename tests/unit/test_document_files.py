@@ -111,6 +111,27 @@ def test_a_notebook_is_its_cells_without_what_they_printed(tmp_path: Path) -> No
     assert texts(tmp_path / "a.ipynb") == ["# Rows\nin order\n\nx = 1"]
 
 
+def test_a_notebook_of_an_old_version_is_read_too(tmp_path: Path) -> None:
+    cells = [{"cell_type": "markdown", "source": ["# Rows"]}, {"cell_type": "code", "input": "x = 1", "outputs": []}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"nbformat": 3, "worksheets": [{"cells": cells}]}))
+    assert texts(tmp_path / "a.ipynb") == ["# Rows\n\nx = 1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("a.html", '<meta charset="{}"><body>'), ("a.py", "# -*- coding: {} -*-\n"), ("a.html", "<?xml encoding='{}'?>")],
+)
+def test_a_document_is_read_in_the_encoding_that_it_declares(tmp_path: Path, name: str, begins: str) -> None:
+    for encoding in ("iso-8859-1", "cp1252", "koi8-r"):
+        said = "да" if encoding == "koi8-r" else "café"
+        (tmp_path / name).write_bytes(f"{begins.format(encoding)}{said}".encode(encoding))
+        assert texts(tmp_path / name)[0].endswith(said)
+    for other in ("utf-8", "no-such"):
+        (tmp_path / name).write_bytes(f"{begins.format(other)}\ncafé".encode("latin-1"))
+        with pytest.raises(DataError, match=r"is not UTF-8 text: line [23], byte 3 .*\. Save it as UTF-8\."):
+            texts(tmp_path / name)
+
+
 def test_compressed_files_are_read_or_named(tmp_path: Path) -> None:
     cells = json.dumps({"cells": [{"cell_type": "code", "source": "x = 1"}]})
     for name, content in (("a.ipynb.gz", cells), ("b.html.gz", PAGE), ("c.py.gz", "y = 2")):

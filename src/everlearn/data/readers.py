@@ -22,6 +22,10 @@ from everlearn.data.text_files import COMPRESSIONS, PACKED_INSIDE, Limits, lines
 from everlearn.data.whole_files import CODE, WHOLE, read_whole
 from everlearn.errors import DataError, did_you_mean
 
+SEPARATORS = ";\t|"
+"""What may separate the cells of a table instead of its usual separator, if that is not in the header."""
+ARCHIVES = {".zip": "zip", ".tar": "tar"}
+"""Suffix of an archive → protocol that reads a file in it."""
 GIVE_UP = 1000
 """A column that none of this number of rows has counts as missing."""
 
@@ -54,6 +58,9 @@ def _read_separated(
         names = next(csv.reader(texts(0, 0), delimiter=delimiter), None)
         if names is None:
             return
+        if len(names) == 1 and (other := next((each for each in SEPARATORS if each in names[0]), None)):
+            yield from _read_separated(path, columns, row, offset, limits, other)
+            return
         refuse_repeated(path, names, columns)
         if any(column not in names for column in columns):
             yield Row(dict.fromkeys(names), f"{path}, line {line}", line, behind)
@@ -76,7 +83,7 @@ def _read_separated(
 
 
 def read_csv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read comma-separated values with a header line; quoted cells may hold line ends."""
+    """Read comma-separated values with a header line; quoted cells may hold line ends. Semicolons separate them too."""
     yield from _read_separated(path, columns, row, offset, limits, ",")
 
 
@@ -162,12 +169,21 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
         raise DataError(f"`{key}: {path}`: there is no such file or folder.{files_beside(given)}")
     for file in files:
         if format_of(file) is None:
-            raise DataError(
-                f"The format of {file} is not known; name it {NAMED}, compressed or not ({', '.join(COMPRESSIONS)}), "
-                "or by the suffix of a programming language."
-            )
+            raise _unknown(file)
         _check_unpacked(file)
     return files
+
+
+def _unknown(file: Path) -> DataError:
+    """Return the error for a file of another format."""
+    protocol = next((ARCHIVES[suffix] for suffix in file.suffixes if suffix in ARCHIVES), None)
+    instead = "Convert it, or rename it if it is in one of these."
+    if protocol is not None:
+        instead = f"To read a file inside of it, write `{protocol}://rows.jsonl::{file}`."
+    return DataError(
+        f"The format of {file} is not known. Known are {NAMED}, compressed or not ({', '.join(COMPRESSIONS)}), and the "
+        f"suffixes of programming languages. {instead}"
+    )
 
 
 def _check_unpacked(file: Path) -> None:

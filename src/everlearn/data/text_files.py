@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,9 @@ def _open_zstd(path: Path) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(path, compression="zstd")))
 
 
+_DECLARED = re.compile(rb"(?:charset|coding)\s*[=:]\s*[\"']?([\w.-]+)", re.I)
+DECLARED_WITHIN = 1024
+"""Bytes at the beginning of a document in which it may declare its encoding."""
 COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
     ".gz": lambda path: cast(BinaryIO, gzip.GzipFile(path, "rb")),
     ".bz2": lambda path: cast(BinaryIO, bz2.BZ2File(path, "rb")),
@@ -93,7 +97,7 @@ def _binary(path: Path, raw: bytes, line: int) -> DataError:
 
 
 def _no_text(path: Path, line: int, byte: int, error: UnicodeDecodeError) -> DataError:
-    return DataError(f"{path} is not UTF-8 text: line {line}, byte {byte} ({error.reason}).")
+    return DataError(f"{path} is not UTF-8 text: line {line}, byte {byte} ({error.reason}). Save it as UTF-8.")
 
 
 def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[str, int, int]]:
@@ -121,6 +125,30 @@ def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[s
             except UnicodeDecodeError as error:
                 raise _no_text(path, number, error.start, error) from None
             yield text, number, offset
+
+
+def text_of(path: Path, limits: Limits) -> str:
+    """Return the text of a file that is one document, in UTF-8 or else in the encoding that its beginning declares.
+
+    Web pages declare one by ``charset=…``, source code by ``coding: …`` (PEP 263).
+
+    Raises:
+        DataError: as in :func:`lines`.
+    """
+    with _opened(path) as file:
+        raw = file.read(limits.row_bytes + 1)
+    if len(raw) > limits.row_bytes:
+        raise too_long(f"{path}, which is one document,", limits)
+    if (at := raw.find(b"\0")) >= 0:
+        raise _binary(path, raw, raw.count(b"\n", 0, at) + 1)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if declared := _DECLARED.search(raw, 0, DECLARED_WITHIN):
+            with contextlib.suppress(UnicodeDecodeError, LookupError):
+                return raw.decode(declared[1].decode())
+        begin = raw.rfind(b"\n", 0, error.start) + 1
+        raise _no_text(path, raw.count(b"\n", 0, begin) + 1, error.start - begin, error) from None
 
 
 def pieces(path: Path, limits: Limits) -> Iterator[str]:

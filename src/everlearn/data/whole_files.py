@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.data.rows import Reader, Row
-from everlearn.data.text_files import Limits, lines, too_long
+from everlearn.data.text_files import Limits, text_of, too_long
 from everlearn.errors import DataError, first_line
 
 INSTALL = "pip install 'everlearn[documents]'"
@@ -38,7 +38,7 @@ HIDDEN = frozenset({"script", "style", "template", "noscript"})
 def read_whole(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """Read a whole file as one row with the one column ``text``."""
     if row == 0:
-        yield Row({"text": _text_of(path, limits)}, str(path), 1, 0)
+        yield Row({"text": text_of(path, limits)}, str(path), 1, 0)
 
 
 def read_notebook(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
@@ -46,8 +46,14 @@ def read_notebook(path: Path, columns: Sequence[str], row: int, offset: int, lim
     if row:
         return
     try:
-        cells = json.loads(_text_of(path, limits))["cells"]
-        sources = [_source(cell["source"]) for cell in cells if cell["cell_type"] != "raw"]
+        notebook = json.loads(text_of(path, limits))
+        old = "worksheets" in notebook  # before version 4 of the format, of 2015
+        cells = [cell for sheet in notebook["worksheets"] for cell in sheet["cells"]] if old else notebook["cells"]
+        sources = [
+            _source(cell["input" if old and cell["cell_type"] == "code" else "source"])
+            for cell in cells
+            if cell["cell_type"] != "raw"
+        ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} is no notebook that can be read: {first_line(error) or type(error).__name__}."
@@ -71,7 +77,7 @@ def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits:
     # Unlike Python's own, its parser takes linear time for any page.
     parser = etree.HTMLParser(encoding="utf-8", huge_tree=True)
     try:
-        page = etree.fromstring(_text_of(path, limits).encode(), parser)
+        page = etree.fromstring(text_of(path, limits).encode(), parser)
     except etree.XMLSyntaxError:  # nothing is in it
         page = None
     if any(error.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for error in parser.error_log):
@@ -133,15 +139,6 @@ def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: 
     if size > limits.row_bytes:
         raise too_long(f"{path}, which is one document,", limits)
     yield Row({"text": "\n".join(pages)}, str(path), 1, 0)
-
-
-def _text_of(path: Path, limits: Limits) -> str:
-    parts = []
-    for text, _, behind in lines(path, 0, 0, limits):
-        if behind > limits.row_bytes:
-            raise too_long(f"{path}, which is one document,", limits)
-        parts.append(text)
-    return "".join(parts)
 
 
 WHOLE: dict[str, Reader] = {
