@@ -52,7 +52,7 @@ class SDFT(Method):
 
     name = "sdft"
     title = "SDFT"
-    summary = "learns its own answers from itself with a demonstration in its context"
+    summary = "distils from a copy of the model that has a demonstration in its context"
     paper = "https://arxiv.org/abs/2601.19897"
     needs = Needs(predictions=True, writes=True, objectives=frozenset({"causal", "text-to-text"}))
 

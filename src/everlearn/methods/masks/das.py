@@ -57,7 +57,7 @@ class DAS(Method):
 
     name = "das"
     title = "DAS"
-    summary = "holds back units that matter, contrasts the rest"
+    summary = "protects units that matter by a soft mask, and adds a contrastive loss"
     paper = "https://arxiv.org/abs/2302.03241"
     needs = Needs(importance_pass=True, peft=False, predictions=True, anatomy=True, memory="statistics")
     importance_samples = True

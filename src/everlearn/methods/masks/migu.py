@@ -49,7 +49,7 @@ class MIGU(Method):
 
     name = "migu"
     title = "MIGU"
-    summary = "updates only rows with large outputs"
+    summary = "updates only the rows of weights that have large outputs"
     paper = "https://arxiv.org/abs/2406.17245"
     kinds = ("trick",)
     needs = Needs(anatomy=True)

@@ -41,7 +41,7 @@ class MoFO(Method):
 
     name = "mofo"
     title = "MoFO"
-    summary = "moves only entries with large momentum"
+    summary = "updates only the weights with the largest momentum"
     paper = "https://arxiv.org/abs/2407.20999"
     kinds = ("trick",)
     identity: ClassVar[dict[str, Any] | None] = {"fraction": 1}

@@ -71,7 +71,7 @@ class Replay(Method):
 
     name = "replay"
     title = "Replay"
-    summary = "mixes old text in, exact to the token share"
+    summary = "trains on old text again, as an exact share of the tokens"
     paper = "https://arxiv.org/abs/1811.11682"
     needs = Needs(old_data=True)
     identity: ClassVar[dict[str, Any] | None] = {"share": 0}
