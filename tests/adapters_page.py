@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import tempfile
@@ -21,6 +22,7 @@ import tiny
 import tried_table
 from everlearn.errors import EverlearnError
 from everlearn.model.peft_adapter import merged
+from everlearn.model.quantising import quantised
 from everlearn.protecting import protect
 
 PAGE = Path(__file__).parents[1] / "docs" / "adapters.md"
@@ -33,6 +35,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "PiSSA": ("LoraConfig", {**LORA, "init_lora_weights": "pissa"}),
     "OLoRA": ("LoraConfig", {**LORA, "init_lora_weights": "olora"}),
     "new tokens": ("LoraConfig", {**LORA, "trainable_token_indices": [380, 381]}),
+    "QLoRA, 4 bits": ("LoraConfig", LORA),
+    "QLoRA, 8 bits": ("LoraConfig", LORA),
     "LoRA and a whole head": ("LoraConfig", {**LORA, "modules_to_save": ["lm_head"]}),
     "LoRA with biases": ("LoraConfig", {**LORA, "bias": "all"}),
     "AdaLoRA": ("AdaLoraConfig", {"target_modules": TARGETS, "total_step": 10}),
@@ -48,6 +52,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "LN tuning": ("LNTuningConfig", {"task_type": "CAUSAL_LM"}),
     "prompt tuning": ("PromptTuningConfig", {"task_type": "CAUSAL_LM", "num_virtual_tokens": 3}),
 }
+FOUR_BITS = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+QUANTISED = {"QLoRA, 4 bits": FOUR_BITS, "QLoRA, 8 bits": {"load_in_8bit": True}}
 METHODS: dict[str, dict[str, object]] = {
     "mas": {"samples": 2},
     "si": {},
@@ -67,11 +73,24 @@ TRAINING: dict[str, Any] = {
 COLUMNS = ("adapter", "PEFT's configuration", *METHODS, "loads with PEFT", "merged, in transformers")
 
 
+def can_be_tried(kind: str) -> bool:
+    """Return whether the library that a kind needs is installed."""
+    return kind not in QUANTISED or importlib.util.find_spec("bitsandbytes") is not None
+
+
+def base(kind: str) -> Any:
+    """Return the tiny model to which the adapter is added; those of bitsandbytes are in whole blocks."""
+    if kind not in QUANTISED:
+        return tiny.model("llama")
+    whole = tiny.model("llama", hidden_size=64, intermediate_size=128, head_dim=16)
+    return quantised(whole, QUANTISED[kind], torch.device("cpu"))
+
+
 def adapted(kind: str) -> PeftModel:
     """Return a tiny model with an adapter that does something."""
     torch.manual_seed(0)
     cls, options = KINDS[kind]
-    model = get_peft_model(tiny.model("llama"), getattr(peft, cls)(**options)).eval()
+    model = get_peft_model(base(kind), getattr(peft, cls)(**options)).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -105,8 +124,9 @@ def reloads(kind: str) -> bool:
     model = adapted(kind)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        again = PeftModel.from_pretrained(tiny.model("llama"), folder).eval()
-    return torch.allclose(_logits(again), _logits(model), atol=1e-5)
+        again = PeftModel.from_pretrained(base(kind), folder).eval()
+    # bitsandbytes computes in 16 bits where nothing needs a gradient
+    return torch.allclose(_logits(again), _logits(model), atol=1e-2 if kind in QUANTISED else 1e-5)
 
 
 def merges(kind: str) -> bool:
@@ -134,11 +154,12 @@ def row(kind: str) -> str:
     """Return the line of the page for a kind."""
     cls, options = KINDS[kind]
     shown = ", ".join(f"{name}={value!r}" for name, value in options.items() if name != "target_modules")
+    beside = "".join(f", `{name}={value!r}`" for name, value in QUANTISED.get(kind, {}).items())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cells = [
             kind,
-            f"`{cls}({shown})`",
+            f"`{cls}({shown})`{beside}",
             *(_outcome(learn, kind, method) for method in METHODS),
             _outcome(reloads, kind),
             _outcome(merges, kind),

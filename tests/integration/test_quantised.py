@@ -150,6 +150,14 @@ def test_methods_that_act_on_the_weights_themselves_are_refused(tmp_path: Path, 
         ContinualLearner(recipe(tmp_path, FOUR, method)).check()
 
 
+@needs_bitsandbytes
+@pytest.mark.parametrize("beside", ["mas", "si", "l2_sp", {"name": "budget", "general": None}, "ensemble", "sdft"])
+def test_what_compares_or_sets_exact_weights_is_refused_beside_rounded_ones(tmp_path: Path, beside: Any) -> None:
+    with pytest.raises(MethodError, match=r"quantization_config|a quantised model cannot"):
+        ContinualLearner(recipe(tmp_path, FOUR, ["inc_lora", beside])).check()
+    ContinualLearner(recipe(tmp_path, None, ["inc_lora", beside] if beside != "ensemble" else beside)).check()
+
+
 def test_without_bitsandbytes_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(

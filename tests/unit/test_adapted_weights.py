@@ -158,6 +158,8 @@ def test_adapters_whose_effect_is_not_known_are_refused_before_training(made: An
 
 @pytest.mark.parametrize("kind", list(adapters_page.KINDS))
 def test_the_page_says_what_was_tried(kind: str) -> None:
+    if not adapters_page.can_be_tried(kind):
+        pytest.skip("bitsandbytes is not installed (everlearn[quantized])")
     assert adapters_page.row(kind) == adapters_page.committed()[kind]
     assert set(adapters_page.committed()) == set(adapters_page.KINDS)
 

@@ -272,7 +272,7 @@ FOLLOWED: dict[str, tuple[Try, Try]] = {
     r"puts vectors before a text.*Use 'replay'.*or an adapter that changes them, such as LoRA": (
         lambda at: with_model(at, MAS, adapted(PROMPTS)),
         lambda at: with_one_or_other(at, ("replay", adapted(PROMPTS)), (MAS, adapted()))),
-    r"whose weights are quantised.*Load the model unquantised": (
+    r"are quantised in a way that is not known here.*4 or 8 bits of bitsandbytes, or unquantised": (
         lambda at: with_model(at, MAS, quantised()), lambda at: with_model(at, MAS, adapted())),
     r"whose effective weight is not known here\. Use 'replay'.*or an adapter of linear layers": (
         lambda at: with_model(at, MAS, adapted(LAYER_NORMS)),

@@ -179,6 +179,8 @@ class Setting:
     """Tokens per row."""
     domains: tuple[str, ...] = ()
     """Names of the domains of the stream, as far as known."""
+    rounded: bool = False
+    """Whether adapters are trained on a copy of the weights in 4 or 8 bits, and added to the float32 ones."""
 
 
 class Method:

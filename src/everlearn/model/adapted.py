@@ -25,8 +25,10 @@ from peft.tuners.trainable_tokens import TrainableTokensLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.tuners.vblora import VBLoRALayer
 from peft.tuners.vera import VeraLayer
+from peft.utils.integrations import dequantize_bnb_weight
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from everlearn.errors import ModelError
@@ -58,6 +60,11 @@ class Weight:
     def adapted(self) -> bool:
         """Return whether adapters change it."""
         return self.formula is not None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return its shape in the plain model; the parameter of a quantised weight is packed into another one."""
+        return self.parameter.shape if self.layer is None else _shape(self.layer, self.parameter)
 
     @property
     def trained(self) -> bool:
@@ -110,7 +117,7 @@ def plain_view(model: nn.Module) -> Iterator[nn.Module]:
     """Yield a plain model with the effective weights; afterwards the model is as it was, bit for bit.
 
     The adapters are removed, and the effective weights are parameters; those that training changes require gradients.
-    A model without adapters is yielded itself.
+    A quantised layer with adapters is replaced by one with float32 weights. A model without adapters is yielded itself.
 
     Raises:
         ModelError: as in :func:`weights_of`.
@@ -122,7 +129,7 @@ def plain_view(model: nn.Module) -> Iterator[nn.Module]:
     weights = weights_of(model)
     parts = list(_parts(inside))
     effective = {
-        id(weight.parameter): nn.Parameter(weight.value().detach().to(weight.parameter.dtype), weight.trained)
+        id(weight.parameter): nn.Parameter(_rounded_like(weight.parameter, weight.value().detach()), weight.trained)
         for weight in weights.values()
         if weight.adapted
     }
@@ -137,6 +144,8 @@ def plain_view(model: nn.Module) -> Iterator[nn.Module]:
             if wrapper is None or formulas is None:
                 continue
             parent, _, leaf = path.rpartition(".")
+            if _is_quantised(module):
+                module = _Dense.of(module)
             swap(inside.get_submodule(parent)._modules, leaf, module)
             for name in formulas.values if not formulas.follows else module._parameters:
                 if (new := effective.get(id(module._parameters[name]))) is not None:
@@ -203,10 +212,11 @@ def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module |
 def _formulas(layer: Any, path: str) -> _Formulas:
     base = layer.get_base_layer()
     weight = getattr(base, "weight", None)
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+    if not _is_quantised(base) and (not isinstance(weight, Tensor) or not weight.is_floating_point()):
         raise ModelError(
-            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose weights are quantised, so "
-            "that its effective weight cannot be computed. Load the model unquantised."
+            f"The adapter of '{path}' changes a layer of type '{type(base).__name__}', whose weights are quantised in "
+            "a way that is not known here, so that its effective weight cannot be computed. Load the model in 4 or 8 "
+            "bits of bitsandbytes, or unquantised."
         )
     if not isinstance(base, _LAYERS):
         raise ModelError(
@@ -242,13 +252,56 @@ def _formulas(layer: Any, path: str) -> _Formulas:
     return _Formulas(layer, {"weight": lambda: _added(layer, active)}, sources)
 
 
+class _Dense(nn.Linear):
+    """A quantised linear layer with its weights as float32 numbers; it computes in the number format of its inputs."""
+
+    @classmethod
+    def of(cls, layer: Any) -> _Dense:
+        """Return the layer with the weight and the bias of a quantised one, for which others can be put in place."""
+        made = cls(layer.in_features, layer.out_features, bias=False, device="meta")
+        made.weight, made.bias = layer.weight, layer.bias
+        return made.train(layer.training)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return x Wᵀ + b."""
+        bias = None if self.bias is None else self.bias.to(inputs.dtype)
+        return functional.linear(inputs, self.weight.to(inputs.dtype), bias)
+
+
+def _is_quantised(module: Any) -> bool:
+    """Return whether the weights of a layer are in 4 or 8 bits of bitsandbytes."""
+    return type(getattr(module, "weight", None)).__name__ in ("Params4bit", "Int8Params")
+
+
+def _numbers(base: Any) -> Tensor:
+    """Return the weight of a layer without adapters in float32."""
+    weight: Tensor = base.weight
+    if not _is_quantised(base):
+        return weight.float()
+    if getattr(getattr(weight, "quant_state", None), "packing_format_for_cpu", False):
+        base.state_dict()  # bitsandbytes reorders 4-bit weights for evaluation on a CPU, and restores them in here
+    numbers: Tensor = dequantize_bnb_weight(weight, getattr(base, "state", None))
+    return numbers.float()
+
+
+def _shape(layer: Any, parameter: nn.Parameter) -> torch.Size:
+    base = layer.get_base_layer()
+    packed = _is_quantised(base) and base.weight is parameter
+    return torch.Size((base.out_features, base.in_features)) if packed else parameter.shape
+
+
+def _rounded_like(parameter: nn.Parameter, value: Tensor) -> Tensor:
+    """Return a weight in the number format of the parameter it replaces; in float32 if that is quantised."""
+    return value.to(parameter.dtype) if parameter.is_floating_point() else value
+
+
 def _adapters(layer: Any) -> set[str]:
     return {name for key in layer.adapter_layer_names for name in getattr(layer, key)}
 
 
 def _added(layer: Any, active: list[str]) -> Tensor:
     """W + Σ ΔW."""
-    value: Tensor = layer.get_base_layer().weight.float()
+    value = _numbers(layer.get_base_layer())
     for name in active:
         value = value + layer.get_delta_weight(name).float()
     return value
@@ -264,7 +317,8 @@ def _dora(layer: Any, name: str) -> Tensor:
 
 def _scaled(layer: Any, active: list[str], what: str = "weight") -> Tensor:
     """W or b times what IA³ has learnt of its inputs or outputs (arXiv 2205.05638)."""
-    value: Tensor = getattr(layer.get_base_layer(), what).float()
+    base = layer.get_base_layer()
+    value: Tensor = base.bias.float() if what == "bias" else _numbers(base)
     for name in active:
         factors = layer.ia3_l[name].float()
         value = value * (factors.flatten() if what == "bias" else factors.T if layer.fan_in_fan_out else factors)

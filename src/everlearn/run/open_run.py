@@ -34,7 +34,7 @@ from everlearn.evaluation import make_task
 from everlearn.evaluation.results import Results, StageFacts, read
 from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.base import Cost, Method, Setting, Stage
-from everlearn.methods.engine.protection import check_carrying, check_methods, costs_of, in_order
+from everlearn.methods.engine.protection import check_carrying, check_methods, costs_of, in_order, overrides
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.depth import frozen_parameters
@@ -454,6 +454,7 @@ class OpenRun:
                 has_general=self.recipe.general is not None,
                 block_size=format_.block_size,
                 domains=tuple(domain.name for domain in self.recipe.domains),
+                rounded=self.recipe.model.quantization_config is not None,
             ),
         )
 
@@ -478,6 +479,11 @@ class OpenRun:
                 raise MethodError(
                     f"Method '{method.label}' reads rows and columns of the weights, which `model.quantization_config` "
                     "packs. Remove one of the two."
+                )
+            if overrides(method, "starting_weights"):
+                raise MethodError(
+                    f"Method '{method.label}' sets the weights with which a domain begins, which "
+                    "`model.quantization_config` packs. Remove one of the two."
                 )
         if self.recipe.train.get("fsdp"):
             raise RecipeError("`model.quantization_config` and `train.fsdp` do not go together. Use plain DDP.")

@@ -103,7 +103,8 @@ class SDFT(Method):
                 f"Method '{self.label}' finds questions and answers in rows as a run packs them. Use it with "
                 "`everlearn run`."
             )
-        if self.config.rate and not all(each.is_floating_point() for each in setting.model.parameters()):
+        rounded = setting.rounded or not all(each.is_floating_point() for each in setting.model.parameters())
+        if self.config.rate and rounded:
             raise MethodError(
                 f"Method '{self.label}', option 'rate': {self.config.rate:g} moves the teacher's weights, and those of "
                 "a quantised model cannot. Set `rate: 0`."

@@ -160,6 +160,7 @@ class Penalty(Method):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         refuse_additions(self, setting)
+        refuse_rounded(self, setting)
         if self.config.anchor != "base":
             refuse_other_starts(self, setting)
         if setting.has_peft and self.config.apply_to == "update":
@@ -458,6 +459,16 @@ def refuse_additions(method: Method, setting: Setting) -> None:
             )
 
 
+def refuse_rounded(method: Method, setting: Setting) -> None:
+    """Raise ``MethodError`` if adapters are trained on rounded weights: they would learn to undo the rounding."""
+    if setting.rounded:
+        raise MethodError(
+            f"Method '{method.label}' keeps weights close to those at the end of a domain, but "
+            "`model.quantization_config` trains the adapter beside rounded weights and adds it to the exact ones, so "
+            "it would learn to undo the rounding. Remove one of the two."
+        )
+
+
 def refuse_other_starts(method: Method, setting: Setting) -> None:
     """Raise ``MethodError`` if another method sets starting weights: the penalty would pull them back to the anchor."""
     for other in setting.methods:
@@ -476,7 +487,7 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
     """
     weights = weights_of(model)
     for name, values in anchors.items():
-        if name not in weights or weights[name].parameter.shape != values.shape:
+        if name not in weights or weights[name].shape != values.shape:
             raise MethodError(
                 f"Method '{label}' remembers '{name}' with shape {tuple(values.shape)}, which the model does not have. "
                 "Its memory belongs to another model."
