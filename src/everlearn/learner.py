@@ -32,6 +32,7 @@ from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import own_module
+from everlearn.model.number_format import recast
 from everlearn.model.sharding import Blueprint
 from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.report.run_results import RunResults
@@ -398,6 +399,8 @@ class ContinualLearner(OpenRun):
                 files.new_folder(self.folder.stage(index, domain.name)) as folder,
             ):
                 save_model(model, stage.tokenizer, folder, adapter, self.recipe.model)
+                if self.recipe.run.stage_dtype != "float32":
+                    recast(folder, self.recipe.run.stage_dtype)
                 save_memories(folder / MEMORY, methods)
                 if carried is not None:
                     optimizer_state.save(folder, carried)

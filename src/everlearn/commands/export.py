@@ -80,7 +80,7 @@ def export(
         folder: the new folder; it must not exist, or be empty.
         with_memory: add ``everlearn/``, with which ``everlearn learn`` goes on from the export.
         adapter: whether to export the PEFT adapter alone or the complete model; None: as the stage is stored.
-        dtype: number format of the weights; None for that of the stage, float32.
+        dtype: number format of the weights; None for that of the stage (`run.stage_dtype`).
         base_model: hub id of the base model, if the recipe names a folder of this machine.
         license: the hub's identifier of a licence; None for that in the base model's card.
         name: name of the model in its card, such as its future hub id; by default the folder's name.
@@ -99,6 +99,8 @@ def export(
     if adapter and adapter_in(place) is None:
         raise RunError(f"{place} keeps no adapter: `--adapter` is for runs of a method that trains one (`inc_lora`).")
     as_adapter = alone if adapter is None else adapter
+    if dtype == recipe.run.stage_dtype:
+        dtype = None  # the stage has this format, and its scores are those of the rounded weights
     if with_memory and dtype not in (None, "float32"):
         raise RunError(
             f"`--dtype {dtype}` rounds the weights, and what methods remember belongs to those that were learnt. "

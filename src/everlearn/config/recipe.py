@@ -126,6 +126,9 @@ class RunSettings(Options):
     keep_stages: Literal["all", "last"] | Annotated[int, Field(ge=1)] = "all"
     """Which finished stages keep their weights: all, the last one, or this number of last ones. Scores, configuration
     and the memory of methods are kept for every stage, so a run can be resumed and extended as usual."""
+    stage_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of the weights that stages keep. `bfloat16` needs half the disk: a domain's model is rounded when
+    it is saved, before it is scored, and the next domain begins with the rounded weights."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
     notes: tuple[str, ...] = ()

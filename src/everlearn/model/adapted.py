@@ -275,7 +275,7 @@ def _is_quantised(module: Any) -> bool:
 
 def _numbers(base: Any) -> Tensor:
     """Return the weight of a layer without adapters in float32."""
-    weight: Tensor = base.weight
+    weight: nn.Parameter = base.weight
     if not _is_quantised(base):
         return weight.float()
     if getattr(getattr(weight, "quant_state", None), "packing_format_for_cpu", False):

@@ -57,6 +57,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
     trained parameter, and the memory of the methods.
     """
     methods, recipe = run.recipe.methods(), run.recipe
+    weight = 4 if recipe.run.stage_dtype == "float32" else 2
     sizes = Sizes.of(model, methods, len(recipe.domains))
     costs = costs_of(methods, model)
     peft = any(method.adds_peft for method in methods)
@@ -70,10 +71,11 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
         known, learnt = (sum(cost.saved(domains) for cost in costs) for domains in (stage - 1, stage))
         weights = sizes.added + (0 if peft else plain)
         adapter = sum(cost.adapter_bytes_per_domain for cost in costs) * stage
-        left = 4 * plain * merges + adapter + learnt + (8 * sizes.trained(stage) if recipe.optimizer == "carry" else 0)
+        left = weight * plain * merges + adapter + learnt
+        left += 8 * sizes.trained(stage) if recipe.optimizer == "carry" else 0
         trainings.append((count, 4 * weights + 8 * sizes.trained(stage) + known, left))
     if recipe.evaluation.alone:
-        trainings += [(count, 12 * sizes.base, 4 * sizes.base) for count in written]
+        trainings += [(count, 12 * sizes.base, weight * sizes.base) for count in written]
     held = largest = 0
     keep = recipe.run.keep_stages
     kept = len(trainings) if keep == "all" else 1 if keep == "last" else keep
@@ -86,7 +88,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
         )
         held += finished
         if kept <= number < len(recipe.domains):  # the weights of a stage that is not kept
-            held -= (12 if recipe.optimizer == "carry" else 4) * sizes.stages[number - kept] * merges
+            held -= (weight + (8 if recipe.optimizer == "carry" else 0)) * sizes.stages[number - kept] * merges
     return largest
 
 

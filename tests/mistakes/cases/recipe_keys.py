@@ -76,6 +76,7 @@ CASES = [
     Case("takes a word as the seed", group("run", seed="lucky"), says=("run.seed", "whole number")),
     Case("takes half a seed", group("run", seed=0.5), says=("run.seed", "whole number")),
     Case("keeps no stages", group("run", keep_stages=0), says=("`run.keep_stages`", "or 1 or more (got 0)")),
+    Case("keeps halves", group("run", stage_dtype="float16"), says=("run.stage_dtype", "float16", "bfloat16")),
     Case("keeps the first stages", group("run", keep_stages="first"), says=("run.keep_stages", "first")),
     Case("writes one note without a list", group("run", notes="mine"), says=("run.notes", "must be a list")),
     Case("writes a number as a note", group("run", notes=[5]), says=("run.notes.0", QUOTES)),
