@@ -81,8 +81,7 @@ def extend(
 def _texts(corpus: Corpus, learnt: bool) -> Iterator[str]:
     for number, (document, _) in enumerate(read_documents(corpus), 1):
         if bool(number % HELD_OUT) is learnt:
-            said = [message.content for message in document.messages]  # without what a template writes between them
-            yield from filter(None, said or (document.text, document.target))
+            yield document.text
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:

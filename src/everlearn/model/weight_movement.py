@@ -9,9 +9,10 @@ moved.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,8 +28,8 @@ from everlearn.model.depth import places
 
 FILE = "_moved.json"
 """File name in the folder of a row's cells; no cell can have this name."""
-_CHUNK = 2**24
-"""Number of weights compared at once."""
+_CHUNK, _SMALL = 2**24, 2**18
+"""Number of weights compared at once, and of those in tensors that are compared together with others."""
 _LANCZOS = 60
 """Steps after which the largest singular value is exact to 1e-6, even for noise, whose singular values are close
 together."""
@@ -43,6 +44,9 @@ class Weights(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
+
+    def read_each(self, names: Iterable[str]) -> Iterator[Tensor]:
+        """Read tensors one after another."""
 
 
 class SavedWeights:
@@ -84,6 +88,11 @@ class SavedWeights:
             tensor: Tensor = file.get_tensor(name)
         return tensor
 
+    def read_each(self, names: Iterable[str]) -> Iterator[Tensor]:
+        for path, of_file in itertools.groupby(names, self.place):
+            with safe_open(path, "pt") as file:
+                yield from map(file.get_tensor, of_file)
+
 
 class LoadedWeights:
     """The weights of a model in memory, for a base model without a file of its own or with other names in its file."""
@@ -96,6 +105,9 @@ class LoadedWeights:
 
     def read(self, name: str) -> Tensor:
         return self._tensors[name].detach().cpu()
+
+    def read_each(self, names: Iterable[str]) -> Iterator[Tensor]:
+        return map(self.read, names)
 
 
 @dataclass(frozen=True)
@@ -174,24 +186,42 @@ def movement(before: Weights, after: Weights, architecture: Architecture) -> lis
     for (layer, part), names in groups.items():
         change = norm = length = product = largest = 0.0
         moved = count = 0
-        for name in names:
-            old, new = before.read(name).flatten(), after.read(name).flatten()
-            if not torch.is_floating_point(new):
-                continue
-            for a, b in zip(old.split(_CHUNK), new.split(_CHUNK), strict=True):
-                a, b = a.double(), b.double()
-                norm += float(a.square().sum())
-                moved += int((a != b).sum())
-                length += float(b.square().sum())
-                product += float(a @ b)
-                b -= a
-                change += float(b.square().sum())
-                largest = max(largest, float(b.abs().max()))
-            count += new.numel()
+        for a, b in _values(before, after, names):
+            norm += float(a.square().sum())
+            moved += int((a != b).sum())
+            length += float(b.square().sum())
+            product += float(a @ b)
+            b -= a
+            change += float(b.square().sum())
+            largest = max(largest, float(b.abs().max()))
+            count += len(b)
         result.append(
             Moved(layer, part, math.sqrt(change), math.sqrt(norm), moved, count, math.sqrt(length), product, largest)
         )
     return result
+
+
+def _values(before: Weights, after: Weights, names: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the values of tensors in both checkpoints in float64: chunks of large tensors, small ones together."""
+    small: list[tuple[Tensor, Tensor]] = []
+    for old, new in zip(before.read_each(names), after.read_each(names), strict=True):
+        if not torch.is_floating_point(new):
+            continue
+        if new.numel() > _SMALL:
+            for a, b in zip(old.flatten().split(_CHUNK), new.flatten().split(_CHUNK), strict=True):
+                yield a.double(), b.double()
+            continue
+        small.append((old.flatten().double(), new.flatten().double()))
+        if sum(len(b) for _, b in small) > _SMALL:
+            yield _joined(small)
+            small = []
+    if small:
+        yield _joined(small)
+
+
+def _joined(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    before, after = zip(*pairs, strict=True)
+    return torch.cat(before), torch.cat(after)
 
 
 def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
