@@ -22,9 +22,14 @@ import pytest
 import everlearn.learner
 import tiny
 from cli_project import Project
+from everlearn.tasks import samples
 from long_files_first import pytest_collection_modifyitems
+from quick_loading import without_first_weights
 
 __all__ = ["pytest_collection_modifyitems"]
+
+SHORT, LONG = 4, samples._WRITTEN
+"""Tokens of a text that a model writes to be read."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,6 +65,29 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Files are not flushed to the disk: no test cuts the power, and a tiny run waits for it a quarter of its time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_first_weights_of_loaded_models() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        without_first_weights(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_samples() -> Iterator[None]:
+    """Of the texts that a run's models write to be read, the first tokens: all take as long as half of its training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "_WRITTEN", SHORT)
+        yield
+
+
+@pytest.fixture(scope="module")
+def long_samples() -> Iterator[None]:
+    """Texts as long as users read them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "_WRITTEN", LONG)
         yield
 
 

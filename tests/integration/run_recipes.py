@@ -20,6 +20,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run import trainer
 from methods_of_other_kinds import registered
+from quick_loading import without_first_weights
 
 STOP_AT = (2, 3)
 """Stage and step; the last checkpoint is at step 2."""
@@ -37,9 +38,10 @@ def main(paths: list[str]) -> None:
     quiet()
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
-    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next two: see tests/conftest.py
+    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next three: see tests/conftest.py
     gc.set_threshold(50_000)
     memory.gc = SimpleNamespace(collect=lambda: 0)  # type: ignore[assignment]
+    without_first_weights()
     stop = {"resumed": kill, "signalled": signal_one}
     for path in paths:
         recipe = load(path)

@@ -27,6 +27,8 @@ from everlearn.run.forecast import PASSES, ROWS, SETS
 from everlearn.run.progress import Advance, Logged, Reporter
 from everlearn.tasks.samples import samples_path
 
+pytestmark = pytest.mark.usefixtures("long_samples")
+
 BLANKS = {"roberta": "blanks", "gpt2": "continuation", "t5": "answer"}
 
 
