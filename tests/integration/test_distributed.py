@@ -33,8 +33,9 @@ QUICK |= {"corda_method": "ipm"}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
 TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 4}
-OFTEN = {"save_steps": 2}
-"""Of runs that stop and go on; gathering a checkpoint takes as long as all steps of a domain, so others save one."""
+OFTEN, WITHOUT_CHECKPOINT = {"save_steps": 2}, {"save_strategy": "no"}
+"""Of runs that stop and go on, and of the first domain of all others: gathering a checkpoint takes as long as all steps
+of a domain, so those gather one, at the end of the second, where methods have a memory."""
 STOPPED = ("resumed", "signalled", "created")
 ONE = {"per_device_train_batch_size": 4}
 TWO = {"per_device_train_batch_size": 2}
@@ -125,7 +126,11 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
         groups |= {"stop": {"every": 1}, "each": {"validation": str(rare)}}
         groups["train"] |= {"learning_rate": 0.02}
     groups |= ANSWERS.get(case.split()[-1], {})
-    return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
+    whole = recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
+    if stops or "stop" in groups:
+        return whole
+    first, second = whole.model_dump(exclude_unset=True)["domains"]
+    return whole.changed(domains=[{**first, "train": WITHOUT_CHECKPOINT}, second])
 
 
 def paths_to(here: Path) -> list[str]:
