@@ -389,7 +389,8 @@ def test_the_column_of_text_may_be_named(text):
     ("row", "says"),
     [
         ({"prompt": "Who?", "answer": "I."}, "name the column that is to be read with `--text-column`"),
-        ({"messages": [{"role": "user", "content": "Who?"}]}, "and plain text is needed here. Name another file"),
+        ({"messages": [{"role": "user", "content": "Who?"}]}, "Name another file, or write what is to be read into"),
+        ({"doc": {"body": "Who?"}}, "To read a text inside a column, give `--text-column '{doc.body}'`"),
         ({"text": None}, "each of its 1 rows is null or blank"),
         ({"number": 3}, "has no column of text: its columns are 'number'"),
     ],
@@ -400,6 +401,20 @@ def test_rows_without_plain_text_are_refused_with_a_remedy(text, row, says):
     found = text("diff", model, model, "--text", "rows.jsonl", *HOW)
     assert found.code == 2
     assert says in " ".join(found.err.split())
+
+
+def test_the_advice_on_rows_without_plain_text_works(text):
+    """A column inside a column is named, and beside a chat a column 'text' is read."""
+    model = str(text.models / "llama")
+    chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."}]
+    for name, of, option in (
+        ("nested", lambda words: {"doc": {"body": words}}, ("--text-column", "{doc.body}")),
+        ("chats", lambda words: {"messages": chat, "text": words}, ()),
+    ):
+        rows = "".join(json.dumps(of(words)) + "\n" for words in tiny.texts(60))
+        (text.folder / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+        found = text("diff", model, model, "--text", f"{name}.jsonl", *option, *HOW)
+        assert found.code == 0, found.err
 
 
 @pytest.mark.parametrize(

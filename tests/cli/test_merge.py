@@ -295,6 +295,28 @@ def test_bits_per_byte_compare_a_model_with_its_extension(project: Project) -> N
     assert scores["bits_per_byte", "after"] < 0.8 * scores["bits_per_byte", "before"]
 
 
+def test_words_are_found_in_rows_of_any_kind(project: Project) -> None:
+    """In chats, answers and columns inside columns, by the advice of the error."""
+    texts = [row["text"] for row in TEXTS]
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "chats": [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": t}]} for t in texts],
+        "answers": [{"instruction": "?", "input": "", "output": text} for text in texts],
+        "nested": [{"doc": {"text": text}} for text in texts],
+        "another": [{"content": text} for text in texts],
+    }
+    for kind, rows in kinds.items():
+        write_jsonl(project.folder / f"{kind}.jsonl", rows)
+    found = {}
+    for kind in ("cells", "chats", "answers", "another"):
+        outcome = project("extend", "flat", f"of-{kind}", "--text", f"{kind}.jsonl", "--tokens", "20", "--json")
+        assert outcome.code == 0, outcome.err
+        found[kind] = [token["text"] for token in json.loads(outcome.out)["tokens"]]
+    assert all(tokens == found["cells"] for tokens in found.values())
+    asked = ("extend", "flat", "of-nested", "--text", "nested.jsonl", "--tokens", "20")
+    project.fails(*asked, says=("give `--text-column '{doc.text}'`",))
+    assert project(*asked, "--text-column", "{doc.text}").code == 0
+
+
 def test_a_run_goes_on_from_an_extended_base(project: Project) -> None:
     assert project("extend", "flat", "extended", "--text", "cells.jsonl", "--tokens", "8").code == 0
     project.recipe |= {"model": "extended", "method": "ewc"}

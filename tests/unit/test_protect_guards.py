@@ -328,6 +328,20 @@ def test_of_a_data_set_with_splits_the_held_out_one_is_scored(tmp_path: Path) ->
     assert len(general[0]) == len(general[1]), "what importance is measured on is the training text"
 
 
+@pytest.mark.parametrize(
+    "row", [{"doc": {"body": "Who?"}}, {"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a", "answer": "b"}]
+)
+def test_rows_without_plain_text_are_refused_and_the_advice_works(tmp_path: Path, row: dict[str, Any]) -> None:
+    def written(more: Any) -> Path:
+        lines = (json.dumps(row | more(text)) + "\n" for text in TEXTS)
+        (tmp_path / "rows.jsonl").write_text("".join(lines))
+        return tmp_path / "rows.jsonl"
+
+    with pytest.raises(DataError, match="write what is to be read into a column 'text'"):
+        rows_of(written(lambda _: {}))
+    assert rows_of(written(lambda text: {"text": text})) == rows_of(TEXTS)
+
+
 def test_the_column_of_text_is_found(tmp_path: Path) -> None:
     path = tmp_path / "news.jsonl"
     path.write_text("".join(json.dumps({"id": "a", "content": text}) + "\n" for text in TEXTS))

@@ -23,7 +23,9 @@ def command(
     text: Annotated[
         str, typer.Option("--text", metavar="PATH", help="The domain's text: a file, a folder, a glob or a hub id.")
     ],
-    text_column: Annotated[str, typer.Option(help="Column with the text.")] = "text",
+    text_column: Annotated[
+        str | None, typer.Option(help="Column with the text; default: columns are found as by `init`, chats too.")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to add, the most useful first.")] = 1000,
     initialise: Annotated[
         str, typer.Option(help="Embedding of a new token: the mean of its `pieces`, or the `mean` of all tokens.")
@@ -31,9 +33,10 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Add tokens to a base model for the frequent words of a domain that its tokenizer splits."""
-    from typing import get_args
+    from typing import Any, get_args
 
     from everlearn.commands.extend import extend
+    from everlearn.data.columns import choose_columns, first_rows
     from everlearn.data.corpus import Corpus
     from everlearn.errors import RecipeError
     from everlearn.model.loading import quiet
@@ -46,7 +49,13 @@ def command(
     if initialise not in get_args(Initialise):
         raise RecipeError(f"`--initialise` is '{initialise}'; it can be {' or '.join(get_args(Initialise))}.")
     check_place("FOLDER", output, folder=True)
-    corpus = Corpus(path=path_or_id(text, "--text"), text_column=text_column)
+    path = path_or_id(text, "--text")
+    columns: dict[str, Any] = {}
+    if text_column is not None:
+        columns["text_column"] = text_column
+    else:
+        columns |= choose_columns(first_rows(path, "--text"), path, None, nested="give `--text-column '{}'`").keys
+    corpus = Corpus(path=path, **columns)
     extension = extend(Model(path=model), corpus, output, tokens=tokens, initialise=initialise)  # type: ignore[arg-type]
     show({**extension.to_json(), "folder": str(output)}, as_json, lambda: _rendered(extension, output))
 

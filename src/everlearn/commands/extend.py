@@ -81,7 +81,8 @@ def extend(
 def _texts(corpus: Corpus, learnt: bool) -> Iterator[str]:
     for number, (document, _) in enumerate(read_documents(corpus), 1):
         if bool(number % HELD_OUT) is learnt:
-            yield document.text
+            said = [message.content for message in document.messages]  # without what a template writes between them
+            yield from filter(None, said or (document.text, document.target))
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:

@@ -19,6 +19,10 @@ LOOKED_AT = 50
 """Number of rows that are examined."""
 HELD_OUT_SPLITS = ("validation", "test", "train")
 """Splits of a folder from which text to measure on is read; the first that exists."""
+IN_RECIPE = 'name it in the recipe: `text_column: "{}"`'
+"""How to read a text inside a column, for errors; takes the column."""
+WRITE_TEXT = "write what is to be read into a column 'text'"
+"""How to read one of several columns, whatever they hold, for errors."""
 
 
 class Columns(NamedTuple):
@@ -55,16 +59,18 @@ class Columns(NamedTuple):
 def text_corpus(
     path: str,
     key: str,
-    remedy: str = "rename the column that is to be read to 'text'",
+    remedy: str = "",
     splits: Sequence[str] = HELD_OUT_SPLITS,
+    nested: str = WRITE_TEXT,
 ) -> Corpus:
     """Return a corpus of plain text, with the column that holds it.
 
     Args:
         path: a file, a folder, a glob, or the id of a data set on the hub.
         key: the option or argument that names it, for errors.
-        remedy: what to do about several columns, for errors.
+        remedy: what else to do about several columns of text, for errors.
         splits: split to read of a folder whose file names indicate splits; of several, the first that exists.
+        nested: how to read a text inside a column, for errors.
 
     Raises:
         DataError: it cannot be read, or has no text, or prompts and answers instead.
@@ -73,12 +79,13 @@ def text_corpus(
     rows = first_rows(path, key, corpus.split)
     if not rows:  # the reader reports that it is empty
         return corpus
-    columns = choose_columns(rows, path, "pretrain" if _usual_text(text_columns(rows)) else None)
+    texts = text_columns(rows)
+    columns = choose_columns(rows, path, "pretrain" if _usual_text(texts) else None, nested=nested)
     if columns.answers:
         what = ", ".join(f"`{name}: {value}`" for name, value in columns.keys.items())
         raise DataError(
             f"`{key}`: {path} holds answers to prompts ({what}), and plain text is needed here. Name another file, or "
-            f"{remedy}."
+            f"{remedy if remedy and texts else WRITE_TEXT}."
         )
     return corpus.model_copy(update={"text_column": columns.text_column})
 
@@ -90,7 +97,12 @@ def split_to_read(path: str, key: str, splits: Sequence[str] = HELD_OUT_SPLITS) 
 
 
 def choose_columns(
-    rows: Sequence[Mapping[str, Any]], path: str, task: str | None, learner: str | None = None, chats: bool = True
+    rows: Sequence[Mapping[str, Any]],
+    path: str,
+    task: str | None,
+    learner: str | None = None,
+    chats: bool = True,
+    nested: str = IN_RECIPE,
 ) -> Columns:
     """Choose the columns of text, of prompt and answer, or of a chat.
 
@@ -101,6 +113,7 @@ def choose_columns(
         learner: subject of error messages, such as "An encoder-decoder model", if the model can only learn prompts and
             answers; None for other models.
         chats: whether the model learns chats: a decoder.
+        nested: how to read a text inside a column, for errors.
 
     Raises:
         DataError: the corpus has no columns that suit the task, or its rows are not read as they are meant.
@@ -152,7 +165,7 @@ def choose_columns(
     if text is None:
         instead = 'Write one line of JSON per document, as in {"text": "…"}, or {"prompt": "…", "answer": "…"}.'
         if inner := nested_texts(rows):
-            instead = f'To read a text inside a column, name it in the recipe: `text_column: "{{{max(inner)[1]}}}"`.'
+            instead = f"To read a text inside a column, {nested.format(f'{{{max(inner)[1]}}}')}."
         raise DataError(f"{path} has no column of text: its columns are {shown}. {instead}")
     return Columns(text)
 

@@ -18,6 +18,7 @@ from everlearn.options import path_or_id
 Documents = Callable[[], Iterable[Document]]
 
 _REMEDY = "name the column that is to be read with `--text-column` (in Python: `Corpus(path=…, text_column=…)`)"
+_NESTED = "give `--text-column '{}'` (in Python: `Corpus(path=…, text_column=…)`)"
 
 
 def documents_of(
@@ -38,7 +39,9 @@ def documents_of(
     for name, source in named:
         if name in by_name:
             raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
-        corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text", _REMEDY)
+        corpus = source
+        if not isinstance(corpus, Corpus):
+            corpus = text_corpus(path_or_id(corpus, "--text"), "--text", _REMEDY, nested=_NESTED)
         if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
             notes.append(f"The text of '{name}' is its column '{corpus.text_column}'.")
         if corpus.split != Corpus.model_fields["split"].default:
