@@ -24,7 +24,7 @@ from everlearn.commands.first_recipe import first_recipe
 from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
 from everlearn.grid import resolve
-from everlearn.methods import REGISTRY
+from everlearn.methods import REGISTRY, build
 from everlearn.methods.base import VARIANTS
 from everlearn_bench.suites import find_suite, overlay_of
 
@@ -148,6 +148,17 @@ def test_the_tables_say_what_the_registry_has_and_what_was_measured() -> None:
         numbers = f"{found['times_processor_seconds_per_step']:.2f} | {found['times_peak_bytes']:.2f} |"
         assert re.search(rf"^\| `{name}` \|.*\| {re.escape(numbers)}$", table, re.MULTILINE), name
     assert re.search(r"^\| `mocl` \|.*\| – \| – \|$", table, re.MULTILINE), "not measured"
+
+
+def test_the_page_of_exports_names_each_method_with_what_its_memory_reveals_and_what_it_is_tested_with() -> None:
+    text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    (beyond_a_model,) = [part for part in text.split("\n\n") if part.startswith("Some methods need more than")]
+    for name in REGISTRY:
+        method = build(name)
+        (row,) = re.findall(rf"^\| {method.needs.keeps} \|.*$", text, re.MULTILINE)
+        assert f"`{name}`" in row, (name, method.needs.keeps)
+        more = not method.tested_as_saved and not method.needs.earlier_models
+        assert (f"`{name}`" in beyond_a_model) is more, name
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
