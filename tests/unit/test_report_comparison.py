@@ -53,7 +53,7 @@ def test_the_headline(both):
 def test_the_verdict_names_what_was_won_and_what_it_cost(both):
     sentences = verdict(both)
     assert sentences[0] == (
-        "Take DAS: at the end of the stream its domains are 0.488 bits/byte (0.480 to 0.497) better than in the base "
+        "Take DAS: at the end of the stream it is 0.488 bits/byte (0.480 to 0.497) better at its domains than the base "
         "model, more than in any other run."
     )
     assert (
@@ -113,7 +113,7 @@ def drifting(*drifts, learning=(0.9, 0.4, 0.3)):
 @pytest.mark.parametrize(
     ("drift", "side", "words"),
     [
-        ((0.010, 0.005), "within", "Method 0 is worth taking: at the end of the stream its 6 domains are "),
+        ((0.010, 0.005), "within", "Method 0 is worth taking: at the end of the stream it is "),
         ((0.074, 0.010), "beyond", "Method 0 is worth taking only if general text does not matter: at the end"),
         ((0.022, 0.005), "undecided", "Whether Method 0 is worth taking is undecided: at the end of the stream"),
     ],
@@ -125,7 +125,7 @@ def test_a_run_is_worth_taking_if_general_text_keeps_within_the_tolerance(drift,
     assert said[0].startswith(words)
     assert (recommended(comparison) == 0) == (side == "within")
     rule = " ".join(said)
-    assert "The rule: a run is worth taking if its domains are better" in rule
+    assert "The rule: a run is worth taking if, at the end of the stream, it is better" in rule
     assert "general text lost no more than 0.02 bits/byte (`report.tolerate`)" in rule
     assert f"General drift {side}" in rule
     for written in (page(comparison), markdown(comparison), printed(comparison)):
@@ -167,7 +167,7 @@ def test_a_difference_that_the_page_does_not_show_is_none():
 
 def test_of_single_runs_it_is_said_that_seeds_are_not_in_the_intervals():
     plain, das = results("plain", "Sequential", 0.1), results("das", "DAS", 0.2)
-    assert "There is one run of each: intervals are over text" in " ".join(verdict(of(plain, das)))
+    assert "There is one run of each: the intervals show what other text" in " ".join(verdict(of(plain, das)))
     das["seed"] = 3
     assert "one run of each, and their seeds differ (7 and 3)" in " ".join(verdict(of(plain, das)))
     assert "one run of each" not in " ".join(verdict(of(plain)))
@@ -177,7 +177,7 @@ def test_of_several_runs_the_best_that_keeps_general_text_is_taken():
     comparison = of(*drifting((0.5, 0.01), (0.021, 0.01), (0.01, 0.001)), tolerate=0.02)
     assert comparison.ranking == (0, 1, 2)
     said = verdict(comparison)
-    assert said[0].startswith("Take Method 2: at the end of the stream its domains are 0.2")
+    assert said[0].startswith("Take Method 2: at the end of the stream it is 0.2")
     assert said[0].endswith("the most of all runs whose general text kept within the tolerance.")
     assert said[1].startswith("The gain of Method 0 (+0.")
     assert said[1].endswith("general text lost more than 0.02 bits/byte: take it only if that does not matter.")
@@ -336,7 +336,7 @@ def test_without_intervals_nothing_is_claimed():
 
 def test_one_run_is_told_alone():
     sentences = " ".join(verdict(of(results("das", "DAS", 0.1))))
-    assert sentences.startswith("DAS is worth taking: at the end of the stream its 6 domains are 0.479 bits/byte (")
+    assert sentences.startswith("DAS is worth taking: at the end of the stream it is 0.479 bits/byte (")
     assert "By the end an earlier domain had lost" in sentences
 
 

@@ -141,7 +141,7 @@ def test_the_page_opens_with_one_picture_then_the_choice_then_the_table(text):
     places = [text.index(mark) for mark in ("<figure>", '<p class="verdict">', "<caption>Result", "<dl class=")]
     assert places == sorted(places)
     assert text.index("<figure>") == text.index('<figure><svg role="img" aria-label="Learning against forgetting')
-    assert '<p class="verdict"><strong>Take DAS: at the end of the stream its domains are 0.488 bits/byte' in text
+    assert '<p class="verdict"><strong>Take DAS: at the end of the stream it is 0.488 bits/byte' in text
 
 
 def test_the_picture_of_one_run_is_what_each_domain_gained_and_kept(tmp_path):

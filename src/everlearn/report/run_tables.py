@@ -54,7 +54,7 @@ def cost_table(comparison: Comparison) -> Table:
         "Total time",
         "Training",
         "Evaluation",
-        "of training",
+        "Evaluation / training",
         "Tokens",
         "Tokens per second",
         "Peak memory",

@@ -1,7 +1,8 @@
 """Write the first paragraphs of a report: which run to take and why, by a rule that is stated with them.
 
-The rule: a run is worth taking if its domains are better at the end of the stream than in the base model, and general
-text lost no more than the tolerance (`report.tolerate`). Of several such runs the one with the largest gain is taken.
+The rule: a run is worth taking if, at the end of the stream, it is better at its domains than the base model, and
+general text lost no more than the tolerance (`report.tolerate`). Of several such runs the one with the largest gain is
+taken.
 Both conditions are judged by 95 % intervals.
 """
 
@@ -45,10 +46,10 @@ def _leaked(comparison: Comparison) -> list[str]:
     worst = sorted(comparison.leaked.items(), key=lambda each: -each[1])
     if not worst:
         return []
-    shares = _few([f"{100 * share:.0f} % of what '{name}' is measured on" for name, share in worst])
+    shares = _few([f"{100 * share:.0f} % of the text that '{name}' is measured on" for name, share in worst])
     return [
-        f"This is in part a verdict on memorised text: {shares} stands in training text too. Remove it from one of the "
-        "two and measure again before you rely on it."
+        f"A part of this is measured on memorised text: {shares} also occurs in training text. Remove it from one of "
+        "the two, and measure again before you rely on the result."
     ]
 
 
@@ -59,8 +60,9 @@ def _one_run_each(comparison: Comparison) -> list[str]:
     seeds = list(dict.fromkeys(seed for pool in comparison.pools for seed in pool.seeds))
     differ = f", and their seeds differ ({listing(seeds[:_SAID])}{', …' if len(seeds) > _SAID else ''})"
     return [
-        f"There is one run of each{differ if len(seeds) > 1 else ''}: intervals are over text, and what another seed "
-        "would change is not in them. Several seeds (`everlearn sweep --seeds 1,2,3`) separate a method from chance."
+        f"There is one run of each{differ if len(seeds) > 1 else ''}: the intervals show what other text would change, "
+        "not what another seed would change. Run several seeds (`everlearn sweep --seeds 1,2,3`) to tell a method from "
+        "chance."
     ]
 
 
@@ -83,9 +85,9 @@ def _rule(comparison: Comparison) -> list[str]:
         return []
     bound = _bound(comparison)
     sentences = [
-        "The rule: a run is worth taking if its domains are better at the end of the stream than in the base model, "
-        f"and general text lost no more than {bound} (`report.tolerate`) where it was measured, both by their 95 % "
-        "intervals; of several the one with the largest gain."
+        "The rule: a run is worth taking if, at the end of the stream, it is better at its domains than the base "
+        f"model, and general text lost no more than {bound} (`report.tolerate`), if it was measured. Both are judged "
+        "by 95 % intervals. Of several such runs, take the one with the largest gain."
     ]
     if not any(map(comparison.drifts, range(len(comparison.pools)))):
         return [*sentences, "General text was not measured, so it is unknown how much of it was forgotten."]
@@ -177,7 +179,7 @@ def _take(comparison: Comparison, gained: Measure, chosen: int) -> list[str]:
     value = _plain(gained, gained.estimates[chosen])
     place = gained.ranking.index(chosen)
     before, after = gained.ranking[:place], gained.ranking[place + 1 :]
-    better = f"at the end of the stream its domains are {value} better than in the base model"
+    better = f"at the end of the stream it is {value} better at its domains than the base model"
     if before:
         better += ", the most of all runs whose general text kept within the tolerance"
     elif after:
@@ -260,7 +262,7 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
     lead, sentences = comparison.lead, []
     learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
     if learnt is not None and learnt.estimates[run].value is not None:
-        sentences.append(f"Right after its stage a domain had gained {_value(learnt, learnt.estimates[run])}.")
+        sentences.append(f"Right after it was learnt, a domain had gained {_value(learnt, learnt.estimates[run])}.")
     if forgotten is not None and forgotten.estimates[run].value is not None:
         estimate = forgotten.estimates[run]
         value = _value(forgotten, estimate)
@@ -268,7 +270,7 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
         sentences.append({
             1: f"By the end an earlier domain had lost {value}{share}.",
             -1: f"Nothing was forgotten: later domains made the earlier ones better (forgotten: {value}).",
-            0: f"What earlier domains lost by the end is within its uncertainty ({value}).",
+            0: f"It is not clear whether earlier domains lost anything by the end ({value}).",
             None: f"By the end an earlier domain had lost {value}{share}.",
         }[estimate.sign])  # fmt: skip
     for measure in comparison.measures.get(lead or "", ()):
@@ -351,7 +353,7 @@ def _alone(comparison: Comparison) -> list[str]:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
     value = _value(gained, estimate)
-    they = f"at the end of the stream its {count} {wording.be(done)}"
+    end = "at the end of the stream it is"
     if run.unfinished:
         first = (
             f"{label} is not finished: {run.stages_done} of {wording.count(len(run.domains), 'domain')} "
@@ -360,7 +362,8 @@ def _alone(comparison: Comparison) -> list[str]:
         )
         return [first, *_cost_of(comparison, 0)]
     if estimate.sign == 1:
-        first = _alone_better(comparison, label, f"{they} {_plain(gained, estimate)} better than in the base model")
+        better = f"{end} {_plain(gained, estimate)} better at its {count} than the base model"
+        first = _alone_better(comparison, label, better)
     elif estimate.sign is None:
         first = (
             f"It is unknown whether {label} is worth taking: at the end of {count} the difference to the base model is "
@@ -368,7 +371,7 @@ def _alone(comparison: Comparison) -> list[str]:
         )
     else:
         how = "worse" if estimate.sign == -1 else "not clearly better"
-        first = f"{label} is not worth taking: {they} {how} than in the base model ({value})."
+        first = f"{label} is not worth taking: {end} {how} at its {count} than the base model ({value})."
     average = next((m for m in comparison.headline if m.quantity.key == "average"), None)
     tasks = [f"End tasks score {_value(average, average.estimates[0])} on average at the end."] if average else []
     return [first, *_cost_of(comparison, 0), *tasks]
