@@ -185,7 +185,7 @@ def test_a_domain_has_its_own_rate_steps_and_batch(tmp_path: Path) -> None:
     assert [(domain.steps, domain.rows_per_step) for domain in plan.domains] == [(STEPS, 4), (3, 8)]
     lines = dict(plan.lines())
     assert lines["Training"] == f"{STEPS + 3} steps of 4 to 8 rows of 32: {(STEPS * 4 + 3 * 8) * 32:,} tokens"
-    assert lines["Of which second"] == "learning_rate 0.0002, max_steps 3, per_device_train_batch_size 4"
+    assert lines["Training on second"] == "learning_rate 0.0002, max_steps 3, per_device_train_batch_size 4"
 
 
 def test_passes_of_a_domain_count_where_the_run_has_steps(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ VERBS = {
     "env": "Look",
     "merge": "After a run",
     "repair": "After a run",
-    "export": "Give away",
+    "export": "Share",
 }
 """Each verb, in the order of the help text, with its heading."""
 USER_ERROR, INTERRUPTED = 2, 130

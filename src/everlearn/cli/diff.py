@@ -25,7 +25,7 @@ def command(
     ] = None,
     text_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Column that holds the text of each --text; default: it is found."),
+        typer.Option(metavar="NAME", help="Column with the text of each --text; default: detected."),
     ] = None,
     task: Annotated[
         list[Path] | None,

@@ -38,7 +38,7 @@ def with_every_key(values: Mapping[str, Any]) -> str:
     corpus = {name: field for name, field in groups["Source"].items() if name != "weight"}
     parts = [
         "# A recipe for everlearn. To check it: everlearn validate FILE. To see what it costs: everlearn plan FILE.",
-        "# To launch it: everlearn run FILE [key=value ...]. Local paths are seen from where everlearn is started.",
+        "# To launch it: everlearn run FILE [key=value ...]. Relative paths begin where everlearn is started.",
         "",
         _group("model", keys, groups["Model"], {"path": own["model"]}),
         _group("domains", keys, groups["Domain"], own["domains"][0], others=own["domains"][1:]),

@@ -34,12 +34,13 @@ BUILT_IN_GENERAL = {
 WARM_UP = 0.05
 """Share of each domain's steps in which the learning rate rises."""
 USES_BUILT_IN = (
-    "No `--general` was named, and {looks} English: `general` is the built-in text, documentation of installed "
-    "libraries. Text like that which the model was pre-trained on shows better what it loses, and protects it better."
+    "You named no `--general`, and {looks} English, so `general` is a built-in text: documentation of installed "
+    "libraries. Text like that of the model's pre-training protects more of what it knows, and shows better what it "
+    "loses."
 )
 WITHOUT_GENERAL = (
     "Without `general` the loss of earlier knowledge is not measured, and the method protects only the knowledge that "
-    "the first domain's text needs. Name text like that which the model was pre-trained on."
+    "the first domain's text needs. Name text like that of the model's pre-training."
 )
 
 
@@ -66,9 +67,9 @@ class FirstRecipe:
         """Return the recipe as commented YAML."""
         calls = {
             f"validate {file}": "check it",
-            f"plan {file}": "what it costs: steps, memory, time",
-            f"run {file}": "start it; local paths are seen from where it is called",
-            "init --all -": "every other key, with its default",
+            f"plan {file}": "estimate its cost: steps, memory, time",
+            f"run {file}": "start it, in the folder that relative paths begin at",
+            "init --all -": "show every other key, with its default",
         }
         width = max(map(len, calls))
         head = [f"# everlearn {call:<{width}}  {meaning}" for call, meaning in calls.items()]
@@ -133,7 +134,7 @@ def first_recipe(
     options = " and ".join(f"`everlearn methods {method['name']}`" for method in METHOD)
     recipe.put("method", [dict(method) for method in METHOD], f"recommended, see {EVIDENCE}; {options}")
     if asked:
-        recipe.put("objective", asked.objective, f"what a model of this kind ({asked.kind}) learns")
+        recipe.put("objective", asked.objective, f"the one of this kind of model ({asked.kind})")
     recipe.put("data", {"block_size": sizing.block_size})
     limit = f"; the model reads up to {asked.longest:,}" if asked and asked.longest else ""
     recipe.comments["data.block_size"] = f"tokens in a row{limit}"
@@ -223,7 +224,7 @@ def _general(
         columns = {} if known is None else known.columns.keys
         return {"path": path, **columns}, "what the model knew before: it is protected, and its drift measured"
     if not probes:
-        return {"path": EXAMPLE_GENERAL}, "edit: text like the model's own, to protect and measure"
+        return {"path": EXAMPLE_GENERAL}, "edit: text like that of pre-training, to protect and measure"
     english = [f"'{name}'" for name, probe in probes.items() if probe.english]
     if english and not alone:
         some = f"{', '.join(english)} {'look' if len(english) > 1 else 'looks'}"

@@ -142,14 +142,14 @@ class Plan:
                 f"{wording.count(self.steps, 'step')} of {rows} of {self.block_size}: {wording.count(tokens, 'token')}",
             ),
             ("Memory, about", f"{wording.size(self.peak)} at the most"),
-            ("Of which steps", f"{wording.size(_sum(self.memory))}: {_listed(self.memory)}"),
+            ("… in a step", f"{wording.size(_sum(self.memory))}: {_listed(self.memory)}"),
         ]
         if self.measuring:
-            shown.append(("Of which measuring", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
+            shown.append(("… between domains", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
         for domain in self.domains:
             if domain.train:
                 own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
-                shown.insert(2, (f"Of which {domain.name}", own))
+                shown.insert(2, (f"Training on {domain.name}", own))
         for name, cost in self.methods.items():
             extra = [
                 f"{wording.size(cost.memory_bytes)} of memory",
@@ -157,7 +157,7 @@ class Plan:
                 extra_rows(cost),
                 f"saves {saved(cost)}",
             ]
-            shown.append((f"Of which {name}", ", ".join(extra)))
+            shown.append((f"Method {name}", ", ".join(extra)))
         shown.append(("Evaluation", self.evaluation.words()))
         shown.append(("Disk, about", wording.size(self.disk)))
         for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
@@ -301,7 +301,7 @@ def _notes(learner: ContinualLearner) -> list[str]:
     if recipe.end_tasks:
         notes.append("Fine-tuning the end tasks and measuring held-out text are not part of the training time.")
     else:
-        notes.append("Measuring held-out text is not part of the training time.")
+        notes.append("The training time does not include the evaluation on held-out text.")
     if recipe.evaluation.alone:
         notes.append("`evaluation.alone` trains each domain once more; that is not part of the training time.")
     return notes
@@ -327,7 +327,7 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
     A few rows serve as both domains, so importance passes are short, and masks, penalties or replayed rows are active
     as in the middle of a stream.
     """
-    with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Measuring", 1) as done:
+    with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Timing a few steps", 1) as done:
         steps = WARM_UP + MEASURED
         options = learner.recipe.train_of(domain.name) | {
             "save_strategy": "no",

@@ -105,7 +105,7 @@ def attempt(name: str, work: Callable[[], str | list[str]]) -> Check:
 NOTIFY = "notification of forgetting"
 FOLDER, ARGUMENTS, MODEL, TOKENIZER = "run folder", "training arguments", "model and its head", "tokenizer round trip"
 FITS, METHODS, TRAINER = "objective, tokens, positions", "methods fit", "trainer, optimizer, trackers"
-LEAKS, NOTES, DISK = "held-out text apart from training text", "what is learnt and measured", "disk space"
+LEAKS, NOTES, DISK = "held-out text not in training text", "what is learnt and measured", "disk space"
 
 
 def listed(run: OpenRun, only: str | None = None) -> list[Item]:

@@ -35,9 +35,9 @@ def command(
         str | None,
         typer.Option(
             help="Methods and variants by our names or the paper's, separated by commas; also `constant` "
-            "(the most frequent label), `none` (the base model), `separate` (one model per domain), `pool` (all "
-            "domains at once; of tasks `per_task` and `mtl`), or a group of the suite: `all` (the paper's table, and "
-            "`constant`); of six-domains `ablations` (of DAS) and `relatives`; of tasks `migu-pairs`."
+            "(the most frequent label), `none` (the base model), `separate` or `per_task` (one model per domain), "
+            "`pool` or `mtl` (all domains at once), or a group of the suite: `all` (the paper's table, and "
+            "`constant`); in six-domains `ablations` (of DAS) and `relatives`; in suites of tasks `migu-pairs`."
         ),
     ] = None,
     orders: Annotated[

@@ -17,7 +17,7 @@ def command(
     folder: Annotated[Path, typer.Option("--folder", help="Folder of the demo's runs and report.")] = Path("runs/demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Learn four libraries' documentation plainly, with EWC and with the recommended method, and compare, offline."""
+    """Train a small model on four domains plainly, with EWC and with the recommended method, and compare; offline."""
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn_bench.demo.demo import run_demo
 
