@@ -439,8 +439,10 @@ def test_a_budget_is_kept_and_what_is_left_is_told(forgetful: Project) -> None:
     assert sure["step"] <= found["step"]
     assert next(p["high"] for p in sure["curve"] if p["step"] == sure["step"]) <= budget
 
-    write_jsonl(forgetful.folder / "mine.jsonl", [{"text": text} for text in tiny.texts(60, seed=77)])
-    mine = json.loads(forgetful.call("repair", run, "--budget", f"{budget}", "--text", "mine.jsonl", "--json").out)
+    (forgetful.folder / "mine").mkdir()  # with a training split, which was learnt and is not forgotten
+    write_jsonl(forgetful.folder / "mine" / "test.jsonl", [{"text": text} for text in tiny.texts(60, seed=77)])
+    write_jsonl(forgetful.folder / "mine" / "train.jsonl", scrambled(60))
+    mine = json.loads(forgetful.call("repair", run, "--budget", f"{budget}", "--text", "mine", "--json").out)
     assert mine["text"] == "text"
     assert 0 < mine["step"] < 1
     assert np.isclose(mine["step"], found["step"], atol=0.25)

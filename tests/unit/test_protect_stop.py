@@ -410,6 +410,30 @@ def test_two_processes_go_back_together(tmp_path: Path) -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
+def _halted_in_a_group(rank: int, folder: Path) -> None:
+    """A callback ends each attempt after step 3, before the first measurement."""
+    model = tiny.model("gpt2", dropout=0.0)
+    options = {"stop": 0.0, "stop_every": 7, "stop_then": "lower", "per_device_train_batch_size": 1}
+    trainer, record = prepared(folder, model, **options)
+    trainer.add_callback(Halt(3, "on_step_end"))
+    trainer.train()
+    torch.save([(at, rate) for at, rate, _ in record.steps], folder / f"steps-{rank}.pt")
+    torch.save([same(model, weights) for *_, weights in record.steps], folder / f"same-{rank}.pt")
+    torch.save(model.state_dict(), folder / f"weights-{rank}.pt")
+
+
+def test_two_processes_that_are_ended_early_go_back_together(tmp_path: Path) -> None:
+    in_two_processes(_halted_in_a_group, tmp_path)
+    for rank in (0, 1):
+        steps = torch.load(tmp_path / f"steps-{rank}.pt")
+        assert steps == [(at, rate) for rate in (RATE, RATE / 2) for at in (1, 2, 3)], (
+            "the first attempt was taken back"
+        )
+        assert torch.load(tmp_path / f"same-{rank}.pt") == [False] * 5 + [True], "it ends with the last weights"
+    ours, theirs = (torch.load(tmp_path / f"weights-{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
 def test_a_loop_decides_itself(tmp_path: Path) -> None:
     model = tiny.model("gpt2")
     with pytest.raises(EverlearnError, match="`stop` works with a Trainer only"):

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -27,7 +27,7 @@ from everlearn.config.addresses import located
 from everlearn.config.arguments import DEFAULTS, MEASURING, RUN_WIDE, check_argument
 from everlearn.config.overrides import named_methods, overridden, put_at, train_of
 from everlearn.config.reading import DIGITS, read_yaml, written
-from everlearn.data.corpus import Domain, Source
+from everlearn.data.corpus import Domain
 from everlearn.data.mixing import Annealed
 from everlearn.data.text_files import Limits
 from everlearn.errors import RecipeError, did_you_mean
@@ -577,23 +577,18 @@ def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
     return whole if whole.endswith("?") else f"{whole}."
 
 
-def _fields_at(parts: list[Any]) -> Iterable[str]:
+def _fields_at(parts: Sequence[str | int]) -> Iterable[str]:
     """Return the names that are allowed at the place of an unknown key."""
-    groups: dict[str, type[BaseModel]] = {
-        "model": Model,
-        "domains": Domain,
-        "general": General,
-        "data": Data,
-        "evaluation": Evaluation,
-        "report": ReportSettings,
-        "run": RunSettings,
-    }
-    inside: dict[str, type[BaseModel]] = {
-        "sources": Source,
-        "weight": Annealed,
-        "lm_eval": Harness,
-        "chat": ChatTask,
-    }
-    if known := next((inside[part] for part in reversed(parts) if part in inside), None):
-        return known.model_fields
-    return groups[parts[0]].model_fields if parts and parts[0] in groups else Recipe.model_fields
+    place: type[BaseModel] = Recipe
+    for part in parts:
+        if part in place.model_fields:
+            place = next(_groups_in(place.model_fields[str(part)].annotation), place)
+    return place.model_fields
+
+
+def _groups_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the groups of options that a key may hold."""
+    if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _groups_in(inner)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from everlearn.data.blocks import PackedBlocks
+from everlearn.data.columns import split_to_read
 from everlearn.data.corpus import Corpus
 from everlearn.data.prepare import prepare
 from everlearn.data.tokenize import Encoder
@@ -290,7 +291,7 @@ def _budgeted(
     if text is not None:
         format_ = learner.setting()
         prepared = prepare(
-            Corpus(path=str(text)),
+            Corpus(path=str(text), split=split_to_read(str(text), "--text")),
             format_.tokenizer,
             format_.kind,
             format_.block_size,
