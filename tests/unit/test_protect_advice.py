@@ -319,6 +319,7 @@ def test_the_advice_works(sentence: str, tmp_path: Path) -> None:
 
 
 ELSEWHERE = {
+    "has plain text and answers": "test_of_held_out_chats_the_answers_are_scored",
     "works with a Trainer only": "test_it_ends_with_the_last_step_within_the_bound_where_the_domain_has_no_text",
     "has rows that are not like the examples": "test_general_text_is_not_mixed_into_preferences_and_the_advice_works",
     "takes each row of a batch for an example": "test_a_flat_batch_is_no_row_for_each_example_and_the_advice_works",

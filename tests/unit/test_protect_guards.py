@@ -29,12 +29,14 @@ from transformers import (
 import tiny
 from everlearn import protect
 from everlearn.errors import DataError, EverlearnError
+from everlearn.evaluation import METRICS
 from everlearn.evaluation.held_out_rows import BYTES
 from everlearn.files import SEAL, load_tensors
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.model.objectives import make_objective
 from everlearn.protecting.foreign_data import Examples
 from everlearn.protecting.held_out import general_text, held_out_texts
+from everlearn.run.forgetting_guard import MEASURE
 from everlearn.seeding import seeded
 
 # -- `protect` where something goes wrong, or is unusual: nothing silent, nothing left behind --------------------------
@@ -329,17 +331,54 @@ def test_of_a_data_set_with_splits_the_held_out_one_is_scored(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "row", [{"doc": {"body": "Who?"}}, {"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a", "answer": "b"}]
+    ("row", "key"),
+    [
+        ({"doc": {"body": "Who?"}}, "held_out"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "general"),
+        ({"prompt": "a", "answer": "b"}, "general"),
+    ],
 )
-def test_rows_without_plain_text_are_refused_and_the_advice_works(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_rows_without_text_are_refused_and_the_advice_works(tmp_path: Path, row: dict[str, Any], key: str) -> None:
+    def rows(text: Any) -> Any:
+        return rows_of(text) if key == "held_out" else len(general_text(text, tiny.model("gpt2"), tiny.tokenizer(), 0))
+
     def written(more: Any) -> Path:
         lines = (json.dumps(row | more(text)) + "\n" for text in TEXTS)
         (tmp_path / "rows.jsonl").write_text("".join(lines))
         return tmp_path / "rows.jsonl"
 
     with pytest.raises(DataError, match="write what is to be read into a column 'text'"):
-        rows_of(written(lambda _: {}))
-    assert rows_of(written(lambda text: {"text": text})) == rows_of(TEXTS)
+        rows(written(lambda _: {}))
+    assert rows(written(lambda text: {"text": text})) == rows(TEXTS)
+
+
+def test_of_held_out_chats_the_answers_are_scored(tmp_path: Path) -> None:
+    """Against plain log-likelihoods of each chat alone."""
+    said = list(zip(tiny.texts(30, 1, words=8), tiny.texts(30, 2, words=8), strict=True))
+    chats = [[{"role": "user", "content": ask}, {"role": "assistant", "content": answer}] for ask, answer in said]
+    path, model, tokenizer = tmp_path / "chats.jsonl", tiny.model("llama"), copy.deepcopy(tiny.tokenizer())
+    path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<s>' + m.role + ': ' + m.content + '</s>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<s>assistant: ' }}{% endif %}"
+    )
+    (scored,) = held_out_texts({"chats": path}, model, tokenizer)
+    scored.measure(model, 4, False)
+    nats = 0.0
+    for ask, answer in said:
+        before = tokenizer(f"<s>user: {ask}</s><s>assistant: ", add_special_tokens=False)["input_ids"]
+        ids = tokenizer(f"<s>user: {ask}</s><s>assistant: {answer}</s>", add_special_tokens=False)["input_ids"]
+        assert ids[: len(before) - 1] == before[:-1]  # the last blank joins the answer's first word
+        with torch.no_grad():
+            rows = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        start = next(n for n in range(len(ids)) if tokenizer.decode(ids[: n + 1]).rstrip().endswith("assistant:")) + 1
+        nats -= sum(float(rows[at - 1, ids[at]]) for at in range(start, len(ids)))
+    size = sum(len(answer.encode()) for _, answer in said)
+    assert METRICS[MEASURE].score(scored.before) == pytest.approx(nats / math.log(2) / size, rel=1e-4)
+    (tmp_path / "plain.txt").write_text("\n".join(TEXTS))
+    with pytest.raises(DataError, match="plain text and answers, which are scored apart: give each a name of its own"):
+        held_out_texts([path, tmp_path / "plain.txt"], model, tokenizer)
+    assert len(held_out_texts({"chats": path, "plain": tmp_path / "plain.txt"}, model, tokenizer)) == 2
 
 
 def test_the_column_of_text_is_found(tmp_path: Path) -> None:

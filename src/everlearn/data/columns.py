@@ -62,6 +62,7 @@ def text_corpus(
     remedy: str = "",
     splits: Sequence[str] = HELD_OUT_SPLITS,
     nested: str = WRITE_TEXT,
+    answers: bool = False,
 ) -> Corpus:
     """Return a corpus of plain text, with the column that holds it.
 
@@ -71,9 +72,10 @@ def text_corpus(
         remedy: what else to do about several columns of text, for errors.
         splits: split to read of a folder whose file names indicate splits; of several, the first that exists.
         nested: how to read a text inside a column, for errors.
+        answers: whether it may have prompts and answers, or chats, instead of plain text.
 
     Raises:
-        DataError: it cannot be read, or has no text, or prompts and answers instead.
+        DataError: it cannot be read, or has no text, or prompts and answers that it may not have.
     """
     corpus = Corpus(path=path, split=split_to_read(path, key, splits))
     rows = first_rows(path, key, corpus.split)
@@ -81,6 +83,8 @@ def text_corpus(
         return corpus
     texts = text_columns(rows)
     columns = choose_columns(rows, path, "pretrain" if _usual_text(texts) else None, nested=nested)
+    if columns.answers and answers:
+        return corpus.model_copy(update=columns.keys)
     if columns.answers:
         what = ", ".join(f"`{name}: {value}`" for name, value in columns.keys.items())
         raise DataError(

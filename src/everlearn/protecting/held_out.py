@@ -15,9 +15,9 @@ from torch import nn
 
 from everlearn.data.blocks import Block, PackedBlocks
 from everlearn.data.columns import HELD_OUT_SPLITS, text_corpus
-from everlearn.data.corpus import Document
+from everlearn.data.corpus import Corpus, Document
 from everlearn.data.documents import read_documents
-from everlearn.data.packing import Packer, chunks, make_packer
+from everlearn.data.packing import Packer, chunks, make_packer, packer_of
 from everlearn.data.readers import FORMATS
 from everlearn.data.text_files import COMPRESSIONS
 from everlearn.data.tokenize import Encoder
@@ -86,7 +86,7 @@ class ScoredText:
     def __init__(self, name: str, text: Any, model: nn.Module, tokenizer: Any) -> None:
         self.name, self._objective = name, make_objective(None, model, tokenizer)
         kind, place = kind_of(model), f"`held_out` ('{name}')"
-        encoder, packer, rows = rows_of_text(place, text, self._objective, model)
+        encoder, packer, rows = rows_of_text(place, text, self._objective, model, answers=kind == "decoder")
         blocks = PackedBlocks.from_blocks(rows, 0, name)
         chosen = np.unique(np.linspace(0, len(blocks) - 1, min(ROWS, len(blocks))).astype(int))
         # A decoder predicts the end of each text, an encoder no special token.
@@ -158,7 +158,12 @@ def general_text(general: OneText | None, model: nn.Module, tokenizer: Any, seed
 
 
 def rows_of_text(
-    place: str, text: Any, objective: Objective, model: nn.Module, splits: Sequence[str] = HELD_OUT_SPLITS
+    place: str,
+    text: Any,
+    objective: Objective,
+    model: nn.Module,
+    splits: Sequence[str] = HELD_OUT_SPLITS,
+    answers: bool = False,
 ) -> tuple[Encoder, Packer, Iterator[Block]]:
     """Return the packed rows of a text, with the encoder and the packer, which counts documents and tokens.
 
@@ -168,14 +173,27 @@ def rows_of_text(
         objective: the objective of plain text.
         model: the model, which bounds the tokens of a row.
         splits: split to read of a folder whose file names indicate splits; of several, the first that exists.
+        answers: whether files may have chats, or prompts with answers, of which only the answers count.
 
     Raises:
         DataError: the text is shorter than a row or cannot be read.
     """
     size = min(LONGEST, objective.longest_input(model) or LONGEST)
     encoder = Encoder(objective.tokenizer, kind_of(model))
-    packer = make_packer(encoder, size, examples=False)
-    rows = (row for lot in chunks(_documents(place, text, splits)) for row in packer.feed(lot))
+    corpora = _corpora(place, text, splits, answers)
+    kinds = {corpus.answers for corpus in corpora or ()}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{place} has plain text and answers, which are scored apart: give each a name of its own, as in "
+            '`held_out={"text": …, "chats": …}`.'
+        )
+    of_answers = corpora is not None and kinds == {True}
+    packer = (
+        packer_of(corpora[0], encoder, size, where=place)
+        if corpora and of_answers
+        else make_packer(encoder, size, examples=False)
+    )
+    rows = _packed(packer, _documents(text, corpora), of_answers)
     if (first := next(rows, None)) is None:
         raise DataError(f"{place} has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text.")
     return encoder, packer, chain([first], rows)
@@ -196,8 +214,16 @@ def _refuse_text(key: str, model: nn.Module, tokenizer: Any) -> None:
         )
 
 
-def _documents(place: str, text: Any, splits: Sequence[str]) -> Iterator[Document]:
-    """Yield the documents of one text.
+def _packed(packer: Packer, documents: Iterator[Document], rest: bool) -> Iterator[Block]:
+    """Yield the rows of documents; with `rest` also those that are not full."""
+    for lot in chunks(documents):
+        yield from packer.feed(lot)
+    if rest:
+        yield from packer.finish()
+
+
+def _corpora(place: str, text: Any, splits: Sequence[str], answers: bool) -> list[Corpus] | None:
+    """Return the files of one text, with the columns to read; None if it is not in files.
 
     Raises:
         DataError: it is neither texts nor files, or a file cannot be read.
@@ -205,10 +231,16 @@ def _documents(place: str, text: Any, splits: Sequence[str]) -> Iterator[Documen
     key = place.split("`")[1]
     paths = [text] if isinstance(text, str | Path) else _paths(place, _listed(place, text))
     if paths is None:
+        return None
+    return [text_corpus(path_or_id(path, key), key, splits=splits, answers=answers) for path in paths]
+
+
+def _documents(text: Any, corpora: Sequence[Corpus] | None) -> Iterator[Document]:
+    """Yield the documents of one text, or of its files."""
+    if corpora is None:
         yield from (Document(each) for each in text if each.strip())
         return
-    for path in paths:
-        corpus = text_corpus(path_or_id(path, key), key, splits=splits)
+    for corpus in corpora:
         yield from (document for document, _ in read_documents(corpus))
 
 
