@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import no_collections  # noqa: F401
+import quick_copies  # noqa: F401
 import source_metadata  # noqa: F401  # before everlearn looks for its plugins
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import random
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -14,6 +16,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
@@ -148,7 +151,24 @@ def objective_of(architecture: str) -> str:
 
 
 def model(architecture: str = "roberta", dropout: float = 0.0, seed: int = 0, **changes):
-    """A random model: two layers, 32 wide, float32, in eval mode."""
+    """A random model: two layers, 32 wide, float32, in eval mode.
+
+    Without changes it is a copy of one that was made once, in half the time; it leaves the generator as that one did.
+    """
+    if changes:
+        return _new(architecture, dropout, seed, **changes)
+    made, generator = _made(architecture, dropout, seed)
+    torch.manual_seed(seed)
+    torch.set_rng_state(generator)
+    return copy.deepcopy(made)
+
+
+@functools.cache
+def _made(architecture: str, dropout: float, seed: int) -> tuple[PreTrainedModel, torch.Tensor]:
+    return _new(architecture, dropout, seed), torch.get_rng_state()
+
+
+def _new(architecture: str, dropout: float, seed: int, **changes: Any) -> PreTrainedModel:
     objective, options = ARCHITECTURES[architecture]
     config = AutoConfig.for_model(architecture, **{**_TOKENS, **options, **changes})
     for name in (
