@@ -6,7 +6,8 @@
 The recipe is chat-remedies.yaml; ROWS says what each run changes. One seed, and nothing is chosen: 3e-4 is a rate at
 which plain training should forget, and plain training at lower rates shows what a lower rate does alone. Every row has
 the same steps; what self-distillation and the model's own chats generate comes on top. A killed run is resumed by the
-next call; the result is written after each.
+next call. In the end all last checkpoints are asked again, with room for longer answers; that was added after the
+first results.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from chat_adapter import arguments, as_text, overrides, run, write_chats
+from chat_adapter import arguments, as_text, everlearn, overrides, run, write_chats
 from everlearn import files
+from everlearn.config.recipe import load, save
 
 RECIPE = Path(__file__).parent / "chat-remedies.yaml"
+ROOM = 160
+"""Tokens of an answer in a second evaluation of the last checkpoints."""
 QUESTIONS, ASKED = "eval/arc_easy.jsonl.gz", 96
 _BUDGET = {"general": 0.02, "earlier": 0.02, "samples": 16, "rank": 2, "probe": 16, "checks": 4}
 _DISTILLED = {"name": "sdft", "max_new_tokens": 96}
@@ -43,6 +47,19 @@ def write_questions(data: Path, place: Path) -> None:
     files.write_text(place, "".join(f"{json.dumps({'text': text})}\n" for text in texts[:ASKED]))
 
 
+def with_room(model: Path, work: Path, changes: list[str]) -> dict[str, float]:
+    """Return the share of questions answered as a chat with room for ROOM tokens, by the base and each run's end."""
+    recipe, scored = work / "with-room.yaml", work / "with-room"
+    changed = load(RECIPE, [*changes, f"evaluation.chat.max_new_tokens={ROOM}", "evaluation.blocks=1"])
+    save(changed, recipe)
+    ends = [next((work / f"run-{number}").glob("stage-02-*")) for number in range(len(ROWS))]
+    models = [f"{row}={place}" for row, place in zip(["base", *ROWS], [model, *ends], strict=True)]
+    if not scored.is_dir():
+        everlearn("evaluate", *models, "--on", str(recipe), "--output", str(scored))
+    cells = files.read_json(scored / "results.json")["matrices"]["chats"]["cells"]
+    return {row: value for row, task, value, *_ in cells if task == "chat"}
+
+
 def page(result: dict[str, Any]) -> str:
     """The tables of docs/results/chat-remedies.md."""
     lines = [
@@ -54,10 +71,11 @@ def page(result: dict[str, Any]) -> str:
         columns = [("learnt", "word_problems"), ("forgotten", "word_problems"), ("learnt", "german")]
         values = [numbers[key].get(text) for key, text in [*columns, ("general_drift", "general")]]
         lines.append(f"| {' | '.join([row, *map(as_text, values)])} |")
-    lines += ["", "| run | still chats: before | after the chats | after the plain text |", "|---|---|---|---|"]
+    lines += ["", f"| run | still chats: before | after the chats | after the plain text | with {ROOM} tokens |"]
+    lines += ["|---|---|---|---|---|"]
     for row, results in result["runs"].items():
-        cells = results["matrices"]["chats"]["cells"]
-        lines.append(f"| {row} | {' | '.join(f'{value:.0%}' for _, task, value, *_ in cells if task == 'chat')} |")
+        values = [value for _, task, value, *_ in results["matrices"]["chats"]["cells"] if task == "chat"]
+        lines.append(f"| {row} | {' | '.join(f'{value:.0%}' for value in [*values, result['with_room'][row]])} |")
     return "\n".join(lines)
 
 
@@ -80,7 +98,8 @@ def main() -> None:
     }
     for number, (row, more) in enumerate(ROWS.items()):
         result["runs"][row] = run(RECIPE, given.work / f"run-{number}", [*changes, *more])
-        files.write_json(given.output, result)
+    result["with_room"] = with_room(model, given.work, changes)
+    files.write_json(given.output, result)
 
 
 if __name__ == "__main__":
