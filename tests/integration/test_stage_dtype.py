@@ -39,6 +39,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_kept_is_what_is_scored_and_what_the_next_domain_begins_with(tmp_path: Path) -> None:
     learner = ContinualLearner(made := rounded(tmp_path))
     results = learner.run()
+    assert any("weights in bfloat16" in note for note in results.notes)
     places = [learner.folder.stage(index, domain.name) for index, domain in enumerate(made.domains, 1)]
     for place in places:
         kept = files.load_tensors(place / "model.safetensors")

@@ -498,6 +498,10 @@ class OpenRun:
                 f"Adapters were trained on weights in {bits} bits and added to the float32 weights, which are what is "
                 f"saved and scored; the computation is {precision}."
             ]
+        if (kept := self.recipe.run.stage_dtype) != "float32":
+            notes.append(
+                f"Stages keep weights in {kept} (`run.stage_dtype`): these are scored, and the next domain begins with them."
+            )
         if (why := self.setting().objective.why_shared) != "":
             notes.append(f"Documents that share a row see each other, because of the model: {why}.")
         elif self.setting().objective.leaks:
