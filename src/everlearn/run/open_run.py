@@ -500,7 +500,8 @@ class OpenRun:
             ]
         if (kept := self.recipe.run.stage_dtype) != "float32":
             notes.append(
-                f"Stages keep weights in {kept} (`run.stage_dtype`): these are scored, and the next domain begins with them."
+                f"Stages keep weights in {kept} (`run.stage_dtype`): these are scored, and the next domain begins with "
+                "them."
             )
         if (why := self.setting().objective.why_shared) != "":
             notes.append(f"Documents that share a row see each other, because of the model: {why}.")
