@@ -355,6 +355,20 @@ def test_the_learnt_balance_descends_on_the_losses_of_the_whole_step_and_is_boun
     assert ratios[-1] == pytest.approx(3.0), "without a bound the weight of a loss of nearly 0 grows for ever"
 
 
+@pytest.mark.parametrize(
+    ("options", "other"),
+    [
+        ({"retain": 0.3}, "fixed"),
+        ({"balance": "fixed", "rate": 0.5}, "uncertainty"),
+        ({"balance": "fixed", "largest": 3.0}, "uncertainty"),
+    ],
+)
+def test_an_option_of_the_other_balance_is_refused(options: dict[str, object], other: str) -> None:
+    with pytest.raises(MethodError, match=f"has no effect with `balance: .*, or set `balance: {other}`"):
+        build({"name": "multi_task_adaptation", **options})
+    build({"name": "multi_task_adaptation", **options, "balance": other})
+
+
 def test_the_learnt_balance_needs_the_loss_which_another_trainer_may_keep() -> None:
     method, model = build({"name": "multi_task_adaptation", "drift": 0}), tiny.model()
     protection, _ = begun(method, model)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
@@ -65,6 +65,18 @@ class MultiTaskAdaptation(PenaltyAndTeacher):
         """Largest r of the learnt balance."""
         samples: int = Field(1000, ge=1)
         """Blocks for measuring the Fisher information."""
+
+        @model_validator(mode="after")
+        def _of_its_balance(self) -> Self:
+            # A resolved recipe lists every option, so an option with its default value counts as not set.
+            for name in ("retain",) if self.balance == "uncertainty" else ("rate", "largest"):
+                value = getattr(self, name)
+                if value != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"option '{name}': {value} has no effect with `balance: {self.balance}`. Remove it, or set "
+                        f"`balance: {'fixed' if self.balance == 'uncertainty' else 'uncertainty'}`"
+                    )
+            return self
 
     config: Config
     _s = Fact("s", lambda: [0.0, 0.0], of=Annotated[list[float], Field(min_length=2, max_length=2)])
