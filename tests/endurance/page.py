@@ -46,6 +46,24 @@ def failures(runs: list[dict[str, Any]]) -> str:
     return "None failed.\n" if not lines else f"Failed: {len(lines)}.\n\n" + "".join(lines)
 
 
+def repeated(runs: list[dict[str, Any]]) -> str:
+    """Say which cases are in two records: a record has every number from its seed on, but for refused methods."""
+    text, seen, failed = "", set[int](), set[int]()
+    for run in runs:
+        numbers, wrong = set(range(run["seed"], run["seed"] + run["total"])), set(map(_number, run["failed"]))
+        if twice := numbers & seen:
+            passed = ", ".join(map(str, sorted(failed & twice - wrong)))
+            text += f"\nCases {min(twice)} to {max(twice)} are counted twice: they were made again later"
+            text += f", and those that had failed ({passed}) passed.\n" if passed else ".\n"
+        seen, failed = seen | numbers, failed - numbers | wrong
+    return text
+
+
+def _number(line: str) -> int:
+    """Return the number of the case in a line like "killed 12: what happened"."""
+    return int(line.partition(":")[0].rpartition(" ")[2])
+
+
 def counts(runs: list[dict[str, Any]]) -> str:
     """How many cases of each kind, and what failed."""
     kinds: Counter[str] = Counter()
@@ -84,7 +102,7 @@ def page() -> str:
         [
             BEGINNING,
             FAULTS.format(methods=len(methods), refused=", ".join(f"`{name}`" for name in refused) or "none"),
-            counts(found["faults"]),
+            counts(found["faults"]) + repeated(found["faults"]),
             FUZZ,
             counts(found["fuzz"]),
             *(soaked(found["soak"]) if "soak" in found else []),
