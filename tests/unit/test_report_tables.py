@@ -127,6 +127,15 @@ def test_csv_is_long_and_parses(both):
     assert seconds["low"] == fmt.MISSING
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
+def test_csv_has_no_formula(both, monkeypatch, name):
+    monkeypatch.setattr(type(both), "labels", (name, "a=b"))
+    rows = list(csv_module.DictReader(io.StringIO(csv(both))))
+    assert {f"'{name}", "a=b"} <= {row["run"] for row in rows}
+    assert not any(value.startswith(tuple("=+@\t")) for row in rows for value in row.values())
+    assert any(float(row["value"]) < 0 for row in rows if row["value"] != fmt.MISSING)  # numbers stay numbers
+
+
 def test_json_holds_estimates_and_judgements(both, nasty):
     found = json_module.loads(json(both))
     assert [entry["judgement"] for entry in found["differences"]] == ["better", "worse", "better", "better", "unclear"]

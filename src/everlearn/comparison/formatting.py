@@ -26,6 +26,11 @@ def fixed(value: float | None, places: int = 3, signed: bool = False) -> str:
     return f"{rounded:{'+' if signed and rounded else ''},.{places}f}".replace("-", _MINUS)
 
 
+def no_formula(value: Any) -> Any:
+    """Return a field of CSV; an apostrophe precedes text that a spreadsheet would take for a formula and evaluate."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
 def interval(estimate: Estimate, places: int = 3, signed: bool = False) -> str:
     """Write an interval as ``[low, high]``, or nothing if it is unknown."""
     if estimate.interval is None:

@@ -240,7 +240,8 @@ class GridPage:
         for line in self.lines:
             for (order, seed), numbers in line.rows.items():
                 for name, value in numbers.items():
-                    writer.writerow([line.entry, *("" if x is None else x for x in (order, seed)), name, value])
+                    row = (line.entry, *("" if x is None else x for x in (order, seed)), name, value)
+                    writer.writerow(map(fmt.no_formula, row))
         return file.getvalue()
 
     def to_json(self) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def csv(comparison: Comparison) -> str:
     writer = csv_module.writer(file, lineterminator="\n")
     writer.writerow(["run", "metric", "measure", "column", "value", "low", "high"])
     for row in _rows(comparison):
-        writer.writerow([fmt.MISSING if value is None else value for value in row])
+        writer.writerow([fmt.MISSING if value is None else fmt.no_formula(value) for value in row])
     return file.getvalue()
 
 
