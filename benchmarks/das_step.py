@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
+from transformers import Trainer
 
 import harness
 from everlearn.methods import build
@@ -95,17 +95,6 @@ def as_released(contender: harness.Contender) -> harness.Contender:
     return make
 
 
-def model_of(size: str, device: str) -> nn.Module:
-    """The demo's encoder, or one of RoBERTa-base's size."""
-    if size == "small":
-        return harness.small_model("roberta", device)
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}  # the rest is the default
-    config = AutoConfig.for_model("roberta", **sizes, **harness.SPECIAL)
-    model: nn.Module = AutoModelForMaskedLM.from_config(config, dtype=torch.float32).to(device)
-    return model
-
-
 def das(model: nn.Module, options: dict[str, Any]) -> Method:
     """DAS as it stands before a second domain."""
     generator = torch.Generator().manual_seed(0)
@@ -121,7 +110,9 @@ def compare(precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Every contender's times, and their ratios to plain training."""
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
-    model = model_of(arguments.size, arguments.device)  # one for all: what it has learnt does not change the speed
+    model = harness.random_model(
+        "roberta", arguments.device, arguments.size
+    )  # one for all: what it has learnt does not change the speed
     contenders = {STOCK: harness.stock_trainer(model, rows, train, arguments.device)}
     for name in (PLAIN, *(arguments.forms or DAS)):
         method = build("sequential") if name == PLAIN else das(model, DAS[name])

@@ -53,7 +53,7 @@ def model_of(kind: str) -> nn.Module:
         check_complete(base)
         return AutoModelForMaskedLM.from_pretrained(base, dtype=torch.float32).eval()
     if kind == "decoder":
-        return harness.small_model("gpt2", "cpu").eval()
+        return harness.random_model("gpt2", "cpu").eval()
     torch.manual_seed(0)
     config = AutoConfig.for_model("t5", **T5, vocab_size=harness.VOCABULARY, **harness.SPECIAL)
     return AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32).eval()

@@ -75,6 +75,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "attn_pdrop": 0.0,
     },
 }
+FULL: dict[str, dict[str, dict[str, Any]]] = {
+    "base": {
+        "roberta": {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
+        "gpt2": {"vocab_size": 50257},
+    },
+    "large": {"gpt2": {"vocab_size": 50257, "n_embd": 2048, "n_layer": 18, "n_head": 16}},
+}
+"""Sizes for accelerators: an encoder or a decoder of 125 M parameters, a decoder of 1 B. The rest is the default."""
 SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 
 
@@ -129,10 +137,11 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(base_path())
 
 
-def small_model(kind: str, device: str) -> nn.Module:
-    """The demo's encoder ("roberta"), or a decoder of its size ("gpt2"): 5 M parameters, random."""
+def random_model(kind: str, device: str, size: str = "small") -> nn.Module:
+    """The demo's encoder ("roberta"), or a decoder of its size ("gpt2"): 5 M parameters, random; or one of FULL."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **SMALL[kind], **SPECIAL)
+    sizes = SMALL if size == "small" else FULL[size]
+    config = AutoConfig.for_model(kind, **sizes[kind], **SPECIAL)
     auto = AutoModelForMaskedLM if kind == "roberta" else AutoModelForCausalLM
     return auto.from_config(config, dtype=torch.float32).to(device)
 
@@ -144,6 +153,21 @@ def packed_rows(rows: int, length: int = LENGTH, documents: int = 3) -> dict[str
     segments = (np.arange(length)[None, :, None] >= cuts[:, None, :]).sum(2)
     ids = generator.integers(5, VOCABULARY, (rows, length))
     return {"input_ids": ids.astype(np.int32), "segments": segments.astype(np.int32)}
+
+
+def flops_per_token(model: nn.Module, length: int = LENGTH) -> int:
+    """Floating-point operations that training one token needs, forward and backward (PaLM, arXiv 2204.02311, appendix B).
+
+    6 N + 12 L d S, with N parameters in matrix products (all but those of embeddings that are only looked up), L layers
+    of width d and rows of S tokens. What is left out (vocabulary logits without a label) or done twice does not change
+    it: it says what the model needs, not what a program does.
+    """
+    looked_up = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    looked_up -= {id(head.weight)} if head is not None else set()
+    products = sum(each.numel() for each in model.parameters() if each.dim() > 1 and id(each) not in looked_up)
+    config: Any = model.config
+    return 6 * products + 12 * int(config.num_hidden_layers) * int(config.hidden_size) * length
 
 
 def options(batch: int, precision: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ Same model, rows, length, batch, optimizer and precision for both, in turns (see
 
 for a masked encoder (5 M parameters: hidden size 256, 4 layers, 4 heads, feed-forward 1024, vocabulary 8192) and for a
 causal decoder of the same size. A causal model has a label everywhere, so nothing is saved there; everlearn's rows are
-also isolated document by document, for which attention needs a mask that the stock Trainer does without.
+also isolated document by document, for which attention needs a mask that the stock Trainer does without. `--size` takes
+larger models; `--peak-tflops` shows which share of the device's peak the model's own operations use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
     objective, precision = comparison.split()
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
-    models = [harness.small_model(MODELS[objective], arguments.device) for _ in range(2)]
+    models = [harness.random_model(MODELS[objective], arguments.device, arguments.size) for _ in range(2)]
     contenders = {
         "everlearn": harness.stage_trainer(models[0], rows, [build("sequential")], train),
         "transformers": harness.stock_trainer(models[1], rows, train, arguments.device),
@@ -40,6 +41,14 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     tokens = arguments.batch * harness.LENGTH
     result: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
+    if arguments.memory:
+        for name, make in contenders.items():
+            result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device).whole
+    if arguments.peak_tflops:
+        needed = harness.flops_per_token(models[0])
+        for name in contenders:
+            used = needed * result[name]["tokens_per_second"] / (1e12 * arguments.peak_tflops)
+            result[name]["model_flops_utilisation"] = used
     ours, stock = result["everlearn"], result["transformers"]
     for clock in ("tokens_per_second", "tokens_per_processor_second"):
         result[f"ratio_{clock}"] = ours[clock] / stock[clock]
@@ -49,8 +58,14 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--comparisons", nargs="+", choices=COMPARISONS, default=COMPARISONS[:3])
+    parser.add_argument(
+        "--size", choices=["small", *harness.FULL], default="small", help="5 M, 125 M or 1 B parameters"
+    )
+    parser.add_argument("--memory", action="store_true", help="measure the peak of memory too")
+    parser.add_argument("--peak-tflops", type=float, help="the device's own peak in this precision, for utilisation")
     arguments = parser.parse_args()
-    report = harness.header(arguments) | {"comparisons": {}}
+    report = harness.header(arguments) | {"size": arguments.size, "peak_tflops": arguments.peak_tflops}
+    report |= {"comparisons": {}}
     print(f"{'tokens per second':18}{'everlearn':>12}{'transformers':>14}{'ratio':>9}{'ratio in processor time':>26}")
     for name in arguments.comparisons:
         result = report["comparisons"][name] = compare(name, arguments)

@@ -6,6 +6,7 @@ import gzip
 import importlib
 import importlib.util
 import json
+import shlex
 import sys
 from collections import Counter
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch.utils.flop_counter import FlopCounterMode
 
 import stages
 import tiny
@@ -517,3 +519,68 @@ def test_an_update_holds_what_is_declared(harness: ModuleType, dtype: torch.dtyp
     mofo = build({"name": "mofo"})
     declared = mofo.cost(tiny.model().to(dtype)).memory_bytes
     assert 0.8 * declared < peak(mofo) <= declared + SCALARS
+
+
+# -- speed on a GPU -----------------------------------------------------------------------------------------------
+
+
+class Parsed(Exception):
+    """The command line was read."""
+
+
+def gpu_commands() -> list[list[str]]:
+    lines = (ROOT / "benchmarks" / "gpu.sh").read_text(encoding="utf-8").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("$python ")]
+
+
+@pytest.mark.parametrize("command", gpu_commands(), ids=lambda command: command[-1])
+def test_the_commands_for_a_gpu_are_understood(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    name, *given = [word.replace("$peak", "312").replace("$folder", "out") for word in command]
+    program = importlib.import_module(name.removesuffix(".py"))
+
+    def stop(*_: Any) -> None:
+        raise Parsed
+
+    place, what = (program, "make_model") if hasattr(program, "make_model") else (program.harness, "header")
+    monkeypatch.setattr(place, what, stop)
+    monkeypatch.setattr(sys, "argv", [name, *given])
+    with pytest.raises(Parsed):
+        program.main()
+
+
+@pytest.mark.parametrize("kind", ["roberta", "gpt2"])
+def test_operations_of_a_token_are_those_that_torch_counts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    harness = importlib.import_module("harness")
+    model = harness.random_model(kind, "cpu")
+    model.config._attn_implementation = "eager"  # whose products are counted one by one
+    ids = torch.randint(5, 99, (2, harness.LENGTH))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids).logits.sum().backward()
+    assert counter.get_total_flops() == pytest.approx(harness.flops_per_token(model) * ids.numel(), rel=0.02)
+
+
+def test_utilisation_is_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    program, out = importlib.import_module("throughput"), tmp_path / "out.json"
+    given = [
+        "--device",
+        "cpu",
+        "--batch",
+        "2",
+        "--segments",
+        "1",
+        "--steps",
+        "1",
+        "--memory",
+        "--peak-tflops",
+        "2",
+        "--output",
+    ]
+    monkeypatch.setattr(sys, "argv", ["throughput.py", "--comparisons", "causal float32", *given, str(out)])
+    program.main()
+    found = json.loads(out.read_text(encoding="utf-8"))["comparisons"]["causal float32"]["everlearn"]
+    needed = program.harness.flops_per_token(program.harness.random_model("gpt2", "cpu"))
+    assert found["model_flops_utilisation"] == pytest.approx(needed * found["tokens_per_second"] / 2e12)
+    assert found["peak_bytes"] > 0

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Speed and memory on an NVIDIA GPU, in about ten minutes: benchmarks/gpu.sh FOLDER PEAK_TFLOPS
+#
+# FOLDER gets a JSON file for each comparison, with the device and the versions. PEAK_TFLOPS is the device's own peak for
+# dense bf16 (A100: 312, H100: 989), of which throughput.py shows the share that a model's operations use.
+set -euo pipefail
+cd "$(dirname "$0")"
+folder=$1 peak=$2 python=${PYTHON:-python}
+
+$python throughput.py --device cuda --comparisons "masked bf16" "causal bf16" --size base --batch 256 --steps 20 --warmup 5 --memory --peak-tflops "$peak" --output "$folder/throughput-125m.json"
+$python throughput.py --device cuda --comparisons "causal bf16" --size large --batch 64 --steps 10 --warmup 3 --segments 3 --memory --peak-tflops "$peak" --output "$folder/throughput-1b.json"
+$python das_step.py --device cuda --precision bf16 --size base --batch 64 --steps 10 --warmup 3 --segments 3 --output "$folder/das-step.json"
+$python migu_step.py --device cuda --precision bf16 --batch 128 --steps 20 --warmup 5 --segments 3 --output "$folder/migu-step.json"
+$python importance_speed.py --device cuda --output "$folder/importance-speed.json"
