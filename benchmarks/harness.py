@@ -156,7 +156,7 @@ def packed_rows(rows: int, length: int = LENGTH, documents: int = 3) -> dict[str
 
 
 def flops_per_token(model: nn.Module, length: int = LENGTH) -> int:
-    """Floating-point operations that training one token needs, forward and backward (PaLM, arXiv 2204.02311, appendix B).
+    """Floating-point operations that training one token needs, forward and backward (arXiv 2204.02311, appendix B).
 
     6 N + 12 L d S, with N parameters in matrix products (all but those of embeddings that are only looked up), L layers
     of width d and rows of S tokens. What is left out (vocabulary logits without a label) or done twice does not change
