@@ -227,6 +227,27 @@ def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.Mon
     assert "needs about" in said
 
 
+def test_in_a_folder_of_markdown_each_file_is_a_document(everlearn: Project) -> None:
+    for folder, suffix in (("notes", "md"), ("lines", "txt")):
+        Path(folder).mkdir()
+        for number in range(30):
+            Path(folder, f"{number}.{suffix}").write_text(f"# Note {number}\n\n{ENGLISH * 3}\n\nThe end.\n")
+    domains = ("--domain", "a=notes", "--domain", "b=lines")
+    notes, lines = written(everlearn, *domains, "--general", "notes")["domains"]
+    assert notes == {"name": "a", "path": "notes", "documents": "file"}
+    assert lines == {"name": "b", "path": "lines"}
+    outcome = everlearn("init", "-", *domains, "--general", "notes")
+    assert outcome.out.count("30 documents") == 1
+    assert yaml.safe_load(outcome.out)["general"] == {"path": "notes", "documents": "file"}
+
+
+def test_a_mistyped_folder_of_a_model_is_answered_with_the_one_beside_it(everlearn: Project) -> None:
+    Path("my-model").mkdir()
+    everlearn.fails(
+        "init", "-", "--model", "my-modle", says=("'my-modle'", "no local folder", "Did you mean 'my-model'?")
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

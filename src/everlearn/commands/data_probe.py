@@ -10,7 +10,7 @@ from everlearn.config.addresses import located
 from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.columns import Columns, choose_columns, first_rows, nested_texts, text_columns
 from everlearn.data.corpus import Corpus, Domain
-from everlearn.data.documents import Skipped, read_documents
+from everlearn.data.documents import Skipped, local_files, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.tokenize import Kind
 
@@ -26,6 +26,8 @@ HELD_OUT: float = Domain.model_fields["validation"].default
 """Share of a corpus that is held out by default."""
 HUB_DOCUMENTS = 1000
 """Number of documents that are read from a dataset on the hub."""
+PAGES = (".md", ".rst")
+"""File types that a recipe reads by line by default, though lines of a Markdown page are hardly documents."""
 FUNCTION_WORDS = {
     *("the", "of", "and", "to", "a", "that", "it", "is", "was", "for", "on", "with", "as", "be", "by", "this", "are"),
     *("from", "or", "which", "you", "not", "have", "at", "but", "they", "his"),
@@ -53,6 +55,7 @@ class Probe:
         unread: columns of text beside those of prompts and answers.
         nested: dotted name of a text inside a column that is longer than the text that is read; "" if there is none.
         undesired: rows that are left out because their answers are marked as not desired, as far as was read.
+        pages: whether it has several files, which are all pages: each file is then a document.
         glued: whether there is no white space between a prompt and its answer, which are joined as they are.
     """
 
@@ -68,6 +71,12 @@ class Probe:
     glued: bool = False
     nested: str = ""
     undesired: int = 0
+    pages: bool = False
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Return the keys of the recipe with which the corpus is read as it was here."""
+        return {**self.columns.keys, **({"documents": "file"} if self.pages else {})}
 
     @property
     def english(self) -> bool:
@@ -104,6 +113,10 @@ def probe(
     looked_at = first_rows(place, key)
     columns = choose_columns(looked_at, path, task, learner, kind == "decoder")
     corpus = Corpus(path=place, **columns._asdict())
+    files = [] if corpus.on_hub else local_files(corpus)
+    pages = len(files) > 1 and all({*file.suffixes} & {*PAGES} for file in files)
+    if pages:
+        corpus = corpus.model_copy(update={"documents": "file"})
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
     documents, text_bytes, complete = 0, 0, not corpus.on_hub
@@ -148,6 +161,7 @@ def probe(
         glued,
         nested,
         skipped.undesired,
+        pages,
     )
 
 

@@ -175,7 +175,7 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
         return [{"name": name, "path": path, **columns} for name, path in EXAMPLE_DOMAINS.items()]
     listed = []
     for number, (name, probe) in enumerate(probes.items()):
-        domain: dict[str, Any] = {"name": name, "path": probe.path, **probe.columns.keys}
+        domain: dict[str, Any] = {"name": name, "path": probe.path, **probe.keys}
         passes, steps = sizing.passes, sizing.steps(probe)
         listed.append(domain)
         more = "" if probe.complete else "more than "
@@ -221,8 +221,8 @@ def _general(
 ) -> tuple[dict[str, Any], str]:
     """Return the general text, and its comment."""
     if path is not None:
-        columns = {} if known is None else known.columns.keys
-        return {"path": path, **columns}, "what the model knew before: it is protected, and its drift measured"
+        keys = {} if known is None else known.keys
+        return {"path": path, **keys}, "what the model knew before: it is protected, and its drift measured"
     if not probes:
         return {"path": EXAMPLE_GENERAL}, "edit: text like that of pre-training, to protect and measure"
     english = [f"'{name}'" for name, probe in probes.items() if probe.english]

@@ -51,7 +51,7 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
         first = first_line(error)
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
-        near = did_you_mean(Path(path).name, [p.name for p in Path(path).parent.glob("*")]) if "/" in path else ""
+        near = did_you_mean(Path(path).name, [p.name for p in Path(path).parent.glob("*/")])
         raise ModelError(
             f"'{path}' (`{key}`) is no local folder, and the hub did not give a {what} of that name: {first}"
             f"{near if near.startswith(' Did') else ''} Without a network, download it elsewhere and give its folder."
