@@ -37,6 +37,8 @@ BASE = "base"
 """Folder for a base model or tokenizer that was passed as a Python object."""
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors", "optimizer.json")
 """Files that are removed from a stage by :meth:`RunFolder.thin`."""
+MOST_NAMED = 4
+"""Maximum number of differing keys that an error names."""
 
 
 class RunFolder:
@@ -65,12 +67,15 @@ class RunFolder:
             RunError: it holds a run of this recipe (resume it) or of another (choose another name), or other files.
         """
         if self.recipe_file.exists():
-            same = self.recipe().model_dump() == wanted.model_dump()
+            differing = list(_differing(self.recipe().model_dump(), wanted.model_dump()))
+            keys = ", ".join(f"`{key}`" for key in differing[:MOST_NAMED])
+            more = ", …" if len(differing) > MOST_NAMED else ""
             raise RunError(
                 f"{self.path} holds a run of this recipe already. Continue it with `everlearn resume {self.path}`, or "
                 "set another `run.name`."
-                if same
-                else f"{self.path} holds a run of another recipe. Set another `run.name` or `run.folder`."
+                if not differing
+                else f"{self.path} holds a run of another recipe (there, other values are set for {keys}{more}). Set "
+                "another `run.name` or `run.folder`."
             )
         # Two things may be here before a run: a base model that was passed as an object, and a partial file left by a
         # process that was killed while it wrote the recipe.
@@ -308,3 +313,13 @@ def _at(line: dict[str, Any]) -> float:
     """Return the step of a line of the log; 0 if the line has none."""
     step = line.get("step")
     return step if isinstance(step, int | float) else 0
+
+
+def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of the keys whose values differ."""
+    for key in dict.fromkeys((*there, *wanted)):
+        old, new = there.get(key), wanted.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differing(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}"

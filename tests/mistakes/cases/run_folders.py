@@ -100,7 +100,7 @@ CASES = [
     Case(
         "runs another recipe into the same folder",
         both(run, recipe("run.seed", 1)),
-        says=("another recipe", "run.name"),
+        says=("another recipe", "other values are set for `run.seed`)", "run.name"),
     ),
     Case(
         "runs into a folder of other files",
