@@ -110,9 +110,8 @@ def compare(precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Every contender's times, and their ratios to plain training."""
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
-    model = harness.random_model(
-        "roberta", arguments.device, arguments.size
-    )  # one for all: what it has learnt does not change the speed
+    # One for all: what it has learnt does not change the speed.
+    model = harness.random_model("roberta", arguments.device, arguments.size)
     contenders = {STOCK: harness.stock_trainer(model, rows, train, arguments.device)}
     for name in (PLAIN, *(arguments.forms or DAS)):
         method = build("sequential") if name == PLAIN else das(model, DAS[name])
