@@ -127,7 +127,7 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
         groups["train"] |= {"learning_rate": 0.02}
     groups |= ANSWERS.get(case.split()[-1], {})
     whole = recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
-    if stops or "stop" in groups:
+    if stops or "stop" in groups or "save_steps" in train:
         return whole
     first, second = whole.model_dump(exclude_unset=True)["domains"]
     return whole.changed(domains=[{**first, "train": WITHOUT_CHECKPOINT}, second])
