@@ -63,6 +63,7 @@ TESTS: Mapping[str, str] = {
     "das": "test_method_das.py",
     "das_released": "test_method_das_released.py",
     "migu": "test_method_migu.py",
+    "sparse_memory": "test_method_sparse_memory.py",
     "budget": "test_method_budget.py",
     "ewc_released": "test_methods_penalties.py",
     "forget_me_not": "test_methods_penalties.py",

@@ -44,6 +44,7 @@ from everlearn.methods.growth.lifelong_moe import LifelongMoE as LifelongMoE
 from everlearn.methods.masks.das import DAS as DAS
 from everlearn.methods.masks.migu import MIGU as MIGU
 from everlearn.methods.masks.mofo import MoFO as MoFO
+from everlearn.methods.masks.sparse_memory import SparseMemory as SparseMemory
 from everlearn.methods.penalties.budget import Budget as Budget
 from everlearn.methods.penalties.ewc import EWC as EWC
 from everlearn.methods.penalties.forget_me_not import ForgetMeNot as ForgetMeNot

@@ -44,6 +44,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     **{("kd_seed", objective): {"queue": 6} for objective in stages.ARCHITECTURE},
     ("lfpt5", "causal"): {"n_tokens": 8, "pseudo_tokens": 12},
     ("lfpt5", "text-to-text"): {"n_tokens": 8, "pseudo_tokens": 20, "separator": "J", "top_k": 400, "samples": 6},
+    **{("sparse_memory", objective): {"accessed": 4, "slots": 16} for objective in stages.ARCHITECTURE},
 }
 """(method, objective): options instead of the defaults, where the defaults are refused there."""
 

@@ -43,6 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multi_task_adaptation": {"samples": 4},
     "migu": {"skip_first_domain": False},
     "replay": {"capacity": 8, "share": 0.3},
+    "sparse_memory": {"accessed": 4, "slots": 16},
 }
 """Quick, with a measurement at the beginning where there is one, and without dropout."""
 DOMAINS = 2

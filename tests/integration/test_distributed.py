@@ -21,6 +21,7 @@ from everlearn.files import read_json
 from everlearn.learner import ContinualLearner
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import REGISTRY
+from everlearn.methods.masks.sparse_memory import SparseMemory
 from everlearn.model.sharding import shared_parameters
 from everlearn.run import trainer
 from methods_of_other_kinds import OTHERS, registered
@@ -55,6 +56,7 @@ OWN = {
     "corda": {"r": 2},
     "lora_null": {"r": 2},
     "budget": {"general": None, "probe": 4, "checks": 2},
+    "sparse_memory": {"accessed": 4, "slots": 16, "keys": True},
     "forever": {"sample": 0.5, "warm_up": 1, "strength": 0.1},
 }
 """What a word of QUICK means otherwise."""
@@ -114,7 +116,7 @@ CASES = cases()
 
 def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     architecture, method, _ = CASES[case]
-    general = any(issubclass((REGISTRY | OTHERS)[each["name"]], Residual) for each in method)
+    general = any(issubclass((REGISTRY | OTHERS)[each["name"]], (Residual, SparseMemory)) for each in method)
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
     stops = case.startswith(STOPPED)

@@ -49,6 +49,7 @@ CASES = {
     "schedule and start": ("gpt2", ["autoregressive_schedule", "trimmed_start"], {}),
     "replay_generated": ("gpt2", {"name": "replay_generated", "share": 0.3}, {}),
     "carried": ("roberta", REPLAY, {"optimizer": "carry"}),
+    "sparse_memory": ("gpt2", {"name": "sparse_memory", "accessed": 4, "slots": 16}, {"general": True}),
     "das and replay": ("roberta", [DAS, REPLAY], {"each": STREAMED}),
 }
 

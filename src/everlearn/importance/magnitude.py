@@ -22,12 +22,71 @@ CACHED = 2**18
 """Number of outputs whose absolute values a CPU computes at once."""
 
 
-class OutputMagnitude:
-    """Accumulate |output| over positions for each output feature of some modules.
+class StepSums:
+    """Base class of what is summed over the positions of the training passes of an optimizer step.
 
     Forward passes in training mode with gradients are counted; evaluation, no-grad passes and the recomputation of
-    gradient checkpointing (which runs inside a backward pass) are not. The sums are not divided: the ranks of the rows
-    are the same whatever the number of tokens, micro-batches or processes.
+    gradient checkpointing (which runs inside a backward pass) are not. A subclass registers the hooks that count, sets
+    the number of sums of each module and calls :meth:`_add`.
+
+    Attributes:
+        rows: number of first rows of the next pass that are counted (the batch without the views after it); later
+            passes are not counted until it is set again. None counts all.
+        positions: mask of the positions that are counted, [rows, S] bool by module path; all by default.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.rows: int | None = None
+        self.positions: Mapping[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._widths: dict[str, int] = {}
+        self._handles: list[Any] = [model.register_forward_hook(self._pass_ends)]
+
+    def _pass_ends(self, module: nn.Module, *_: Any) -> None:
+        if self.rows is not None and module.training and torch.is_grad_enabled():
+            self.rows = 0
+
+    def _add(self, name: str, part: Tensor | None) -> None:
+        if part is not None:
+            self._sums[name] = self._sums[name] + part if name in self._sums else part
+
+    def take(self) -> dict[str, Tensor]:
+        """Return the sums as :meth:`pop` does, or an empty dict if nothing was counted."""
+        counted, self._sums = self._sums, {}
+        if not counted:
+            return {}
+        some = next(iter(counted.values()))
+        # Another process may have run layers that this one skipped (layer drop).
+        return of_all_processes(
+            {name: counted.get(name, some.new_zeros(width)) for name, width in self._widths.items()}
+        )
+
+    def pop(self) -> dict[str, Tensor]:
+        """Return and reset the sums since the last call, over all processes, [n] float32 by module path.
+
+        Every process must call this at the same point (once for each optimizer step).
+
+        Raises:
+            MethodError: nothing was counted.
+        """
+        sums = self.take()
+        if not sums:
+            raise MethodError(NOTHING_SEEN)
+        return sums
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._sums.clear()
+
+
+class OutputMagnitude(StepSums):
+    """Accumulate |output| over positions for each output feature of some modules.
+
+    The sums are not divided: the ranks of the rows are the same whatever the number of tokens, micro-batches or
+    processes.
 
     A layer that PEFT wrapped with LoRA is measured twice: its full output (base and adapters together) under its own
     path, and the output of each adapter's A under the path of that module (`….lora_A.<adapter>`); with `own_of_b` the
@@ -35,20 +94,13 @@ class OutputMagnitude:
     at labels, as nothing else is projected; or at every position if an external trainer projects all.
 
     Attributes:
-        rows: number of first rows of the next pass that are counted (the batch without the views after it); later
-            passes are not counted until it is set again. None counts all.
-        labels: number of labels of the batch, by which the outputs of the head are limited in the same way.
-        positions: mask of the positions that are counted, [rows, S] bool by module path; all by default.
+        labels: number of labels of the batch, by which the outputs of the head are limited as rows are.
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str], *, own_of_b: bool = False) -> None:
-        self.rows: int | None = None
+        super().__init__(model)
         self.labels: int | None = None
-        self.positions: Mapping[str, Tensor] = {}
-        self._sums: dict[str, Tensor] = {}
-        self._widths: dict[str, int] = {}
         self._flowing: dict[str, Tensor] = {}
-        self._handles: list[Any] = [model.register_forward_hook(self._pass_ends)]
         last, self._head = output_head(unwrap(model)), anatomy(model).head
         for path in modules:
             module = model.get_submodule(path)
@@ -65,10 +117,6 @@ class OutputMagnitude:
                 self._follow_text(f"{path}.{adapter}", layer)
             if module is last:
                 self._handles.append(observe_logits(module, self._logits(path)))
-
-    def _pass_ends(self, module: nn.Module, *_: Any) -> None:
-        if self.rows is not None and module.training and torch.is_grad_enabled():
-            self.rows = 0
 
     def _follow_text(self, key: str, layer: nn.Module) -> None:
         """Record the input of a DoRA layer while it runs, to tell it from the identity matrix.
@@ -115,40 +163,9 @@ class OutputMagnitude:
         own, mask = output.detach()[: self.labels if at_labels else self.rows], self.positions.get(path)
         return magnitude(own if mask is None else own * mask.reshape(*own.shape[:-1], 1))
 
-    def _add(self, name: str, part: Tensor | None) -> None:
-        if part is not None:
-            self._sums[name] = self._sums[name] + part if name in self._sums else part
-
-    def take(self) -> dict[str, Tensor]:
-        """Return the sums as :meth:`pop` does, or an empty dict if nothing was counted."""
-        counted, self._sums = self._sums, {}
-        if not counted:
-            return {}
-        some = next(iter(counted.values()))
-        # Another process may have run layers that this one skipped (layer drop).
-        return of_all_processes(
-            {name: counted.get(name, some.new_zeros(width)) for name, width in self._widths.items()}
-        )
-
-    def pop(self) -> dict[str, Tensor]:
-        """Return and reset the sums since the last call, over all processes, [d_out] float32 by module path.
-
-        Every process must call this at the same point (once for each optimizer step).
-
-        Raises:
-            MethodError: nothing was counted.
-        """
-        sums = self.take()
-        if not sums:
-            raise MethodError(NOTHING_SEEN)
-        return sums
-
     def close(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._sums.clear()
+        super().close()
         self._flowing.clear()
 
 
