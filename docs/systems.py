@@ -132,7 +132,11 @@ def results_by_title() -> dict[str, list[str]]:
     return found
 
 
-METHOD_RESULTS = {"budget": ["budget.md"]}
+METHOD_RESULTS = {
+    "budget": ["budget.md"],
+    "sdft": ["chat-remedies.md"],
+    "replay_generated_chats": ["chat-remedies.md"],
+}
 """Name of a method → pages of its own, whose rows are its settings."""
 REMARKS: Mapping[str, str] = {
     "adapter_cl": "in six-domains it chose once for each test set",

@@ -240,4 +240,48 @@ def test_what_is_said_of_plain_training_of_chats_is_what_was_measured() -> None:
     lost = result["runs"]["plain training at 3e-4"]["summary"]["bits_per_byte"]
     assert f"general text by {lost['general_drift']['general']['value']:.3f} bits per byte" in said
     assert f"word problems by {lost['forgotten']['word_problems']['value']:.3f}" in said
-    assert ("have not run yet" in said) == (len(result["runs"]) == 3)
+
+
+def test_what_is_said_of_the_remedies_is_what_was_measured() -> None:
+    result = files.read_json(RESULTS / "chat-remedies.json")
+    said = " ".join((RESULTS / "chat-remedies.md").read_text(encoding="utf-8").split())
+    numbers = {row: run["summary"]["bits_per_byte"] for row, run in result["runs"].items()}
+    chats = {
+        row: [value for _, task, value, *_ in run["matrices"]["chats"]["cells"] if task == "chat"][-1]
+        for row, run in result["runs"].items()
+    }
+
+    def number(row: str, quantity: str, text: str) -> str:
+        return f"{abs(numbers[row][quantity][text]['value']):.3f}"
+
+    def share(value: float) -> str:
+        return f"{value:.0%}".replace("%", " %")
+
+    plain, budget = "plain training at 3e-4", "budget"
+    drift = ("general_drift", "general")
+    assert f"general text is predicted {number(budget, *drift)} better than before" in said
+    assert numbers[budget]["general_drift"]["general"]["high"] < 0
+    assert (
+        numbers[budget]["forgotten"]["word_problems"]["low"] < 0 < numbers[budget]["forgotten"]["word_problems"]["high"]
+    )
+    learnt = [number(row, "learnt", text) for text in ("word_problems", "german") for row in (budget, plain)]
+    assert f"({learnt[0]} against {learnt[1]}) and less of German ({learnt[2]} against {learnt[3]})" in said
+    assert f"{share(chats[budget])} of the questions are answered as a chat. It learnt more" in said
+    assert numbers["self-distillation"]["learnt"]["word_problems"]["value"] < 0
+    assert f"less likely, by {number('self-distillation', 'learnt', 'word_problems')} bits per byte" in said
+    assert f"answers {share(chats['self-distillation'])} of the questions as a chat in the end" in said
+    assert f"with the same loss of general text ({number('self-distillation', *drift)})" in said
+    own = "chats of its own"
+    assert f"did not keep general text ({number(own, *drift)} lost)" in said
+    lost = [number(row, "forgotten", "word_problems") for row in (own, plain)]
+    assert f"({lost[0]} lost against {lost[1]}" in said
+    assert f"only {share(chats[own])} of the questions are answered as a chat" in said
+    gentle = numbers["plain training at 1e-4"]
+    assert all(
+        gentle["learnt"][text]["value"] > numbers[row]["learnt"][text]["value"]
+        for row in (budget, own, "self-distillation")
+        for text in ("word_problems", "german")
+    )
+    assert gentle["general_drift"]["general"]["value"] < numbers[budget]["general_drift"]["general"]["value"]
+    ended = [share(result["with_room"][row]) for row in (own, plain)]
+    assert f"with room for 160 tokens it is {ended[0]}, against {ended[1]} after plain training" in said
