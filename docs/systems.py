@@ -305,8 +305,13 @@ STUDIES = [
         "Scenarios A → B, A → A + B, A + B",
         "everlearn sweep recipe.yaml --methods scenarios --seeds 1,2,3",
         "tests/cli/test_sweep.py",
-        [],
-        "not run on record",
+        ["scenarios.md"],
+    ),
+    System(
+        "Re-warming the learning rate in each domain, or not (Gupta et al. 2023)",
+        "everlearn sweep recipe.yaml --methods sequential --set train.warmup_steps=0,0.1",
+        "tests/unit/test_stream_schedule.py",
+        ["scenarios.md"],
     ),
     System(
         "Easy and hard domains first",
@@ -350,10 +355,8 @@ IN_WEIGHTS = {"distance", "layers", "line", "movement"}
 MERGES = {"mean": ["frontier-causal.md", "frontier-masked.md"]}
 """Merging method → its pages beside merging.md, which has all."""
 ANALYSIS_RESULTS = {
-    **{
-        name: ["analyses.md"]
-        for name in ("activations", "codelength", "distance", "layers", "line", "movement", "ranks")
-    },
+    **{name: ["analyses.md"] for name in ("codelength", "distance", "layers", "line", "movement", "ranks")},
+    "activations": ["analyses.md", "scenarios.md"],
     "importance": ["six-domains-importance.md"],
 }
 OTHER_ANALYSES = [
@@ -374,6 +377,7 @@ OTHER_ANALYSES = [
         "Content tokens: perplexity without the most frequent types",
         "everlearn run recipe.yaml evaluation.content=100",
         "tests/unit/test_eval_metrics.py",
+        ["scenarios.md"],
     ),
     System(
         "Search of learning rate and strength",
