@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PARTS = ("train", "validation")
 FACTS = 2
 """Version of the facts about the blocks (``facts.json``); folders with an older one are rebuilt."""
-FORMAT = 1
+FORMAT = 2
 """Part of every cache key: raise it when blocks are made differently."""
 STREAM_HELD_OUT = 2000
 """Documents that are held out of a stream at most, so that finding them comes to an end."""
@@ -256,7 +256,7 @@ class _Work:
             fingerprint=fingerprint,
             counts=dict(zip(PARTS, (train, held), strict=True)),
             skipped=facts["rows"]["skipped"],
-            undesired=facts["rows"].get("undesired", 0),  # folders of before had no rows of this kind
+            undesired=facts["rows"]["undesired"],
             end_held_out=facts["rows"]["end_held_out"],
         )
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
@@ -57,7 +58,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
     trained parameter, and the memory of the methods.
     """
     methods, recipe = run.recipe.methods(), run.recipe
-    weight = 4 if recipe.run.stage_dtype == "float32" else 2
+    weight: int = getattr(torch, recipe.run.stage_dtype).itemsize
     sizes = Sizes.of(model, methods, len(recipe.domains))
     costs = costs_of(methods, model)
     peft = any(method.adds_peft for method in methods)
