@@ -391,7 +391,7 @@ def test_the_column_of_text_may_be_named(text):
         ({"prompt": "Who?", "answer": "I."}, "name the column that is to be read with `--text-column`"),
         ({"messages": [{"role": "user", "content": "Who?"}]}, "Name another file, or write what is to be read into"),
         ({"doc": {"body": "Who?"}}, "To read a text inside a column, give `--text-column '{doc.body}'`"),
-        ({"text": None}, "each of its 1 rows is null or blank"),
+        ({"text": None}, "its row is null or blank"),
         ({"number": 3}, "has no column of text: its columns are 'number'"),
     ],
 )

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 import torch
+from pypdf import PdfWriter
+from pypdf.errors import DependencyError
 from transformers import AddedToken
 
 import tiny
@@ -190,6 +192,41 @@ def test_a_pdf_file_is_its_text_layer(tmp_path: Path) -> None:
     (tmp_path / "b.pdf").write_bytes(b"no pdf")
     with pytest.raises(DataError, match=r"b\.pdf cannot be read as PDF"):
         texts(tmp_path / "b.pdf")
+
+
+def test_a_pdf_file_without_text_or_with_a_password_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    scan, locked = tmp_path / "pages" / "scan.pdf", tmp_path / "locked.pdf"
+    writer = PdfWriter()
+    writer.add_blank_page(200, 200)
+    writer.write(scan)
+    with pytest.raises(DataError, match=rf"its row is null or blank there\. {scan} has no text layer.*`ocrmypdf"):
+        texts(scan)
+
+    for name in "ab":
+        pdf(tmp_path / "pages" / f"{name}.pdf", f"Rows in order of {name}, with so many words that a block is full")
+    domain = Domain(name="d", path=str(tmp_path / "pages"), validation=None)
+    part = prepare(domain, tiny.tokenizer(), "decoder", 8, seed=0, cache=tmp_path / "cache")
+    (note,) = notes_of([domain], {"d": part}, 8)
+    assert f"1 row of 'd' holds no text (null or blank) and was skipped. {scan} has no text layer" in note
+
+    writer = PdfWriter(clone_from=tmp_path / "pages" / "a.pdf")
+    writer.encrypt("secret")
+    writer.write(locked)
+    with pytest.raises(DataError, match=rf"{locked} is encrypted.*`qpdf --decrypt"):
+        texts(locked)
+
+
+def test_a_pdf_file_whose_encryption_needs_another_package_is_encrypted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise DependencyError("cryptography>=3.1 is required for AES algorithm")
+
+    pdf(tmp_path / "a.pdf", "Rows in order")
+    monkeypatch.setattr("pypdf.PdfReader", refuse)
+    with pytest.raises(DataError, match=r"a\.pdf is encrypted"):
+        texts(tmp_path / "a.pdf")
 
 
 @pytest.mark.parametrize(("module", "name"), [("lxml", "a.html"), ("pypdf", "a.pdf")])

@@ -143,6 +143,7 @@ class _Reader:
         self._chats = ChatFormat(format_.tokenizer) if uses_template(corpus, format_.tokenizer, format_.kind) else None
         self._train, self._held_out = _Drawn(corpus.name), _Drawn(f"{corpus.name}/held out")
         self._bytes = {"train": 0, "validation": 0}
+        self._first_skipped = ""
 
     def read(self) -> None:
         """Go through the corpus."""
@@ -157,6 +158,7 @@ class _Reader:
             if not survey.whole:
                 break
         survey.skipped, survey.undesired = skipped.rows, skipped.undesired
+        self._first_skipped = skipped.first
         if self._own.kept_characters is not None:
             survey.held_out_by = "the end of the corpus, whose documents are too few or too unequal to hold out some"
         elif survey.held_out:
@@ -245,7 +247,7 @@ class _Reader:
         about = any(len(sample.documents) < sample.seen for sample in (self._train, self._held_out))
         ends = self._own.kept_characters is not None
         left_out = (self.survey.skipped, ends, size, self.survey.undesired)
-        self.notes += notes_on(self.corpus, counts, *left_out, about)
+        self.notes += notes_on(self.corpus, counts, *left_out, about, self._first_skipped)
         if not self.survey.examples and self.survey.whole and tokens < size:
             self.notes.append(str(too_small(self.survey.name, tokens, size)))
         held = counts["validation"]

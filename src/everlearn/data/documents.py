@@ -16,6 +16,7 @@ from everlearn.data.messages import Message, messages_in, tools_in
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.data.rows import text_in
 from everlearn.data.text_template import filled, is_template
+from everlearn.data.whole_files import advice_on_empty
 from everlearn.errors import DataError
 from everlearn.files import digest
 
@@ -132,10 +133,14 @@ def read_documents(
         found = True
         yield item
     if not found:
-        rows = f": each of its {skipped.rows:,} rows is null or blank there" if skipped.rows else ""
+        each = "its row" if skipped.rows == 1 else f"each of its {skipped.rows:,} rows"
+        rows = f": {each} is null or blank there" if skipped.rows else ""
         if skipped.undesired and corpus.form is not None:
             rows = f": '{corpus.form.label}' is false in {wording.count(skipped.undesired, 'row')}{rows}"
-        raise DataError(f"`path: {corpus.path}` is empty: it holds no document with text in it{rows}.")
+        raise DataError(
+            f"`path: {corpus.path}` is empty: it holds no document with text in it{rows}."
+            f"{advice_on_empty(skipped.first)}"
+        )
 
 
 def local_files(corpus: Corpus) -> list[Path]:

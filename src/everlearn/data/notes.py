@@ -21,6 +21,7 @@ from everlearn.data.prepare import Prepared
 from everlearn.data.readers import folder_of, format_of
 from everlearn.data.remote import is_remote
 from everlearn.data.row_formats import LABEL
+from everlearn.data.whole_files import advice_on_empty
 
 
 def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
@@ -36,7 +37,8 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
         note
         for corpus in read
         for part in [prepared[corpus.name]]
-        for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size, part.undesired)
+        for left_out in [(part.skipped, part.end_held_out, block_size, part.undesired)]
+        for note in notes_on(corpus, part.counts, *left_out, first_skipped=part.first_skipped)
     ]
     return [*unread_files(read), *notes, *same_files(read)]
 
@@ -68,6 +70,7 @@ def notes_on(
     block_size: int,
     undesired: int = 0,
     about: bool = False,
+    first_skipped: str = "",
 ) -> list[str]:
     """Return the notes on one corpus.
 
@@ -79,12 +82,14 @@ def notes_on(
         block_size: tokens per row.
         undesired: rows that are left out because their answers are marked as not desired.
         about: whether the numbers of tokens are estimates.
+        first_skipped: place of the first row without text.
     """
     name, notes = corpus.name, []
     if skipped:
         hold, were = ("holds", "was") if skipped == 1 else ("hold", "were")
         rows = wording.count(skipped, "row")
-        notes.append(f"{rows} of '{name}' {hold} no text (null or blank) and {were} skipped.")
+        advice = advice_on_empty(first_skipped)
+        notes.append(f"{rows} of '{name}' {hold} no text (null or blank) and {were} skipped.{advice}")
     if undesired:
         notes.append(undesired_note(name, undesired))
     if end_held_out:

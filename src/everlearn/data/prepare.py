@@ -50,6 +50,7 @@ class Prepared:
         counts: packed rows and tokens by part (`train`, `validation`); for a stream, those of its beginning.
         fingerprint: fingerprint of text, tokenizer and settings.
         skipped: rows that hold no text; of a stream, as far as it was read.
+        first_skipped: place of the first of them when they were read; "" if there are none.
         undesired: rows that are left out because their answers are marked as not desired; likewise.
         end_held_out: whether the end of the corpus is held out, because a share of its documents would be far from the
             configured share of its text.
@@ -64,6 +65,7 @@ class Prepared:
     fingerprint: str
     counts: Mapping[str, Count] = field(default_factory=dict)
     skipped: int = 0
+    first_skipped: str = ""
     undesired: int = 0
     end_held_out: bool = False
 
@@ -256,6 +258,7 @@ class _Work:
             fingerprint=fingerprint,
             counts=dict(zip(PARTS, (train, held), strict=True)),
             skipped=facts["rows"]["skipped"],
+            first_skipped=facts["rows"]["first"],
             undesired=facts["rows"]["undesired"],
             end_held_out=facts["rows"]["end_held_out"],
         )
@@ -368,6 +371,7 @@ def together(
         fingerprint=hash_of(name, *weights, *(part.fingerprint for part in parts.values())),
         counts={part: sum((each.counts[part] for each in parts.values()), Count()) for part in PARTS},
         skipped=sum(part.skipped for part in parts.values()),
+        first_skipped=next((part.first_skipped for part in parts.values() if part.skipped), ""),
         undesired=sum(part.undesired for part in parts.values()),
         end_held_out=any(part.end_held_out for part in parts.values()),
     )

@@ -125,6 +125,7 @@ def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: 
         return
     try:
         from pypdf import PdfReader
+        from pypdf.errors import DependencyError, FileNotDecryptedError
     except ImportError:
         raise DataError(f"{path}: PDF files are read by pypdf, which is not installed: {INSTALL}.") from None
     pages, size = [], 0
@@ -134,11 +135,23 @@ def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: 
             size += len(pages[-1])
             if size > limits.row_bytes:
                 break
+    except (FileNotDecryptedError, DependencyError):  # pypdf needs another package for the newer forms of encryption
+        raise DataError(
+            f"{path} is encrypted, so its text cannot be read. Save it without encryption (`qpdf --decrypt "
+            "--password=PASSWORD IN.pdf OUT.pdf`; without a password if it opens without one), or take it out."
+        ) from None
     except Exception as error:  # pypdf raises its own errors, and Python's, for whatever is damaged
         raise DataError(f"{path} cannot be read as PDF: {first_line(error).rstrip('.')}.") from error
     if size > limits.row_bytes:
         raise too_long(f"{path}, which is one document,", limits)
     yield Row({"text": "\n".join(pages)}, str(path), 1, 0)
+
+
+def advice_on_empty(where: str) -> str:
+    """Return what to do about a file without text; "" if it is no PDF."""
+    if not where.lower().endswith(".pdf"):
+        return ""
+    return f" {where} has no text layer, like scanned pages: text recognition adds one (`ocrmypdf IN.pdf OUT.pdf`)."
 
 
 WHOLE: dict[str, Reader] = {
