@@ -228,6 +228,10 @@ SHAPES: dict[str, Shape] = {
     ),
     "Dolly": _jsonl(_rows(instruction=QUESTIONS, context=["", "this"] * 30, response=TEXTS), row_format="dolly"),
     "question and answer": _jsonl(_rows(question=QUESTIONS, answer=TEXTS), row_format="question-answer"),
+    "questions with several answers, as in SQuAD": _jsonl(
+        _rows(question=QUESTIONS, answers=[{"text": [text], "answer_start": [0]} for text in TEXTS]),
+        row_format="question-answers",
+    ),
     "prompt and completion": _jsonl(_rows(prompt=QUESTIONS, completion=TEXTS), row_format="prompt-completion"),
     "prompts and answers in other columns": _jsonl(
         _rows(source=QUESTIONS, target=TEXTS), text_column="source", target_column="target"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from everlearn.data.columns import first_rows
+from everlearn.data.columns import first_rows, text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
 from everlearn.data.readers import read_rows
@@ -149,7 +149,7 @@ def bad(tmp_path: Path, name: str, content: bytes, **options) -> str:
         (
             "o.json",
             b'{\n "data": [\n  {"text": "a"}\n ]\n}\n',
-            ["o.json, line 1", "goes on in the next", "one array"],
+            ["o.json, line 1", "goes on in the next", "`jq -c '.data[]'"],
         ),
         ("o.jsonl", b'{"text": "a",\n "id": 1}\n', ["o.jsonl, line 1", "goes on in the next line"]),
         ("d.jsonl", b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n', ["no column 'text'", "`everlearn.protect`"]),
@@ -334,6 +334,40 @@ def test_the_held_out_text_of_hub_data_may_be_a_split_of_it():
     assert (held.path, held.subset, held.split, held.text_column) == ("someone/some", "en", "validation", "body")
     assert domain.held_out_share == 0
     assert Domain(name="d", path="x.txt").held_out_share == 0.05
+
+
+@pytest.mark.parametrize("path", ["x.txt", "someone/some"])
+def test_another_data_set_of_the_hub_is_held_out_by_its_validation_split(path):
+    held = Domain(name="d", path=path, validation="someone/other").held_out_corpus
+    assert held is not None
+    assert (held.path, held.split) == ("someone/other", "validation")
+
+
+@pytest.mark.parametrize(
+    ("there", "split"),
+    [
+        (["train", "validation", "test"], "validation"),
+        (["test", "train"], "test"),
+        (["train", "dev"], "dev"),
+        (["dev", "train", "validation"], "validation"),
+        (["train"], "train"),
+    ],
+)
+def test_text_to_measure_on_is_the_same_split_of_the_hub_as_of_a_folder(monkeypatch, there, split):
+    read = []
+
+    def load(path, subset, **options):
+        read.append(options["split"])
+        return datasets.Dataset.from_list([{"body": text} for text in TEXTS])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *args, **options: there)
+    corpus = text_corpus("someone/some", "held_out")
+    assert [document.text for document, _ in read_documents(corpus)] == TEXTS
+    assert set(read) == {split}
+    read.clear()
+    assert text_corpus("someone/some", "general", splits=("train",)).split == "train"
+    assert read == ["train"]
 
 
 def texts(path: Path, limits: Limits | None = None, **options) -> list[str]:

@@ -171,7 +171,7 @@ def test_of_a_data_set_with_splits_a_held_out_one_is_compared_and_named(place, t
         everlearn.diff(place / "old", place / "new", {"words": path}, **options) for path in (tmp_path, words)
     )
     assert found.texts[0].difference == alone.texts[0].difference
-    assert "The text of 'words' is the split 'test' of its folder." in found.notes
+    assert "The text of 'words' is its split 'test'." in found.notes
 
 
 def test_what_a_model_was_taught_is_learnt_and_what_it_knew_is_forgotten(tmp_path):

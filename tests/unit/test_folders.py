@@ -186,7 +186,7 @@ def test_configurations_that_are_read_together_are_noted(tmp_path: Path) -> None
 def test_the_note_is_with_the_others(clone: Path) -> None:
     corpus = Domain(name="d", path=str(clone))
 
-    read = SimpleNamespace(counts={}, skipped=0, undesired=0, end_held_out=False)
+    read = SimpleNamespace(counts={}, skipped=0, first_skipped="", undesired=0, end_held_out=False)
     assert notes_of([corpus], {"d": read}, 32)[:1] == inside(clone, format_of).notes("d")  # type: ignore[dict-item]
 
 

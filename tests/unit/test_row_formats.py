@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,11 @@ ROWS: dict[str, tuple[dict[str, Any], str | None]] = {
     "question-answer": ({"question": "What is 1 and 2?", "answer": "3"}, "Question: What is 1 and 2?\nAnswer:| 3"),
     "question-response": ({"question": "What is it?", "response": "3"}, "Question: What is it?\nAnswer:| 3"),
     "query-answer": ({"query": "What is 1 and 2?", "answer": "3"}, "Question: What is 1 and 2?\nAnswer:| 3"),
+    "question-answers": (
+        {"question": "What is it?", "context": "1 and 2.", "answers": {"text": ["3", "three"], "answer_start": [0, 0]}},
+        "1 and 2.\nQuestion: What is it?\nAnswer:| 3",
+    ),
+    "query-answers": ({"query": "What is it?", "answers": ["3", "three"]}, "Question: What is it?\nAnswer:| 3"),
     "query-response": ({"query": "What is 1 and 2?", "response": "3"}, "Question: What is 1 and 2?\nAnswer:| 3"),
 }
 """Name → a row, and what is written without a chat template: the prompt, a bar, the answer."""
@@ -109,7 +115,10 @@ def test_every_format_is_tried_here_and_in_the_table_of_the_docs() -> None:
     for first, columns in cells:
         form = ROW_FORMATS[first.split("`")[1]]
         named = {column.strip(" []") for column in columns.split(",")}
-        assert columns.strip() == "as named" or named >= {*form.columns, *filter(None, (form.prompt, form.context))}
+        assert columns.strip().startswith("as named") or named >= {
+            *form.columns,
+            *filter(None, (form.prompt, form.context)),
+        }
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "feather"])
@@ -479,6 +488,59 @@ def test_undesired_answers_are_held_out_neither_and_noted(tmp_path: Path, stream
         assert "`KTOTrainer`" in note
 
 
+@pytest.mark.parametrize("marks", [(True, False), (1, 0), (1.0, 0.0), ("true", " False"), ("1", "0")])
+@pytest.mark.parametrize("form", [name for name, form in ROW_FORMATS.items() if not form.chat])
+def test_undesired_answers_are_known_by_every_usual_mark(tmp_path: Path, form: str, marks: tuple[Any, Any]) -> None:
+    row = ROWS[form][0]
+    path = written(tmp_path, [row | {"label": mark} for mark in (*marks, None)])
+    skipped = Skipped()
+    assert len(list(read_documents(Corpus(path=path, row_format=form), skipped=skipped))) == 2
+    assert skipped.undesired == 1
+    assert probe(path, "--domain").undesired == 1
+
+
+@pytest.mark.parametrize("mark", [2, -1, "bad", [True]])
+def test_a_mark_that_is_neither_true_nor_false_is_refused(tmp_path: Path, mark: Any) -> None:
+    path = written(tmp_path, [*unpaired(2), unpaired(1)[0] | {"label": mark}])
+    for read in (lambda: documents(path, "prompt-completion"), lambda: probe(path, "--domain")):
+        with pytest.raises(DataError, match=r"rows\.jsonl, line 3: 'label' is .* `text_column` and `target_column`"):
+            read()
+    assert len(list(read_documents(Corpus(path=path, text_column="prompt", target_column="completion")))) == 3
+
+
+@pytest.mark.parametrize("unanswered", [[], {"text": []}, None, {"text": None}])
+def test_of_several_answers_the_first_is_learnt(tmp_path: Path, unanswered: Any) -> None:
+    row = {"question": "What?", "answers": [{"text": "3"}, {"text": "4"}]}
+    path = written(tmp_path, [row, row | {"answers": unanswered}])
+    skipped = Skipped()
+    corpus = Corpus(path=path, row_format="question-answers")
+    assert [each.target for each, _ in read_documents(corpus, skipped=skipped)] == [" 3"]
+    assert skipped.rows == 1
+
+
+SQUAD = {"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q?", "answers": [{"text": "a"}]}]}]}]}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("value", "program"), [(SQUAD, ".data[].paragraphs[]"), ({"n": 1, "my rows": [{}]}, '."my rows"[]')]
+)
+def test_rows_inside_of_an_object_are_refused_with_the_way_out(
+    tmp_path: Path, value: dict[str, Any], program: str, indent: int | None
+) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"version": "v2.0", **value}, indent=indent), encoding="utf-8")
+    for read in (lambda: probe(str(path), "--domain"), lambda: list(read_documents(Corpus(path=str(path))))):
+        with pytest.raises(DataError) as raised:
+            read()
+        command = str(raised.value).split("`jq -c '")[1].split("'")[0]
+        assert command.startswith(program)
+        if value is SQUAD and shutil.which("jq"):
+            made = subprocess.run(["jq", "-c", command, path], capture_output=True, text=True, check=True).stdout
+            assert json.loads(made) == {"context": "c", "question": "q?", "answers": ["a"]}
+            assert "`row_format: question-answers`" in str(raised.value)
+
+
 def test_answers_of_which_none_is_desired_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, [row | {"label": False} for row in unpaired(3)])
     with pytest.raises(DataError, match="no document with text in it: 'label' is false in 3 rows"):
@@ -544,18 +606,6 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("row", "says", "remedied", "keys"),
     [
-        (
-            {"prompt": "a", "completion": "b", "label": 0},
-            "marks answers as desired or not .column 'label'.* Write true and false .* TRL's `KTOTrainer`",
-            {"prompt": "a", "completion": "b", "label": False},
-            {"row_format": "prompt-completion"},
-        ),
-        (
-            {"instruction": "a", "output": "b", "label": False},
-            "marks answers as desired or not .column 'label'.* Keep the rows whose 'label' is true",
-            {"instruction": "a", "output": "b"},
-            {"row_format": "alpaca"},
-        ),
         (
             {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"},
             "preferences with the prompts inside the texts .* `text_column: chosen`",

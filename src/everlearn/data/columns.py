@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
 from everlearn.data.folders import inside
+from everlearn.data.json_rows import rows_inside
 from everlearn.data.readers import folder_of, format_of, read_rows, resolve_files, stored_columns
-from everlearn.data.row_formats import LABEL, PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat
+from everlearn.data.row_formats import PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat, first_answer
 from everlearn.data.rows import texts_inside
 from everlearn.errors import DataError
 
@@ -70,7 +72,8 @@ def text_corpus(
         path: a file, a folder, a glob, or the id of a data set on the hub.
         key: the option or argument that names it, for errors.
         remedy: what else to do about several columns of text, for errors.
-        splits: split to read of a folder whose file names indicate splits; of several, the first that exists.
+        splits: split to read of a data set of the hub, or of a folder whose file names indicate splits; of several,
+            the first that exists.
         nested: how to read a text inside a column, for errors.
         answers: whether it may have prompts and answers, or chats, instead of plain text.
 
@@ -95,8 +98,11 @@ def text_corpus(
 
 
 def split_to_read(path: str, key: str, splits: Sequence[str] = HELD_OUT_SPLITS) -> str:
-    """Return the first of some splits that a folder has; `train` for what has none, and on the hub."""
-    folder = None if Corpus(path=path).on_hub else folder_of(path, key)
+    """Return the first of some splits that a folder or a data set of the hub has; `train` for what has none."""
+    corpus = Corpus(path=path)
+    if corpus.on_hub:
+        return corpus.split if corpus.split == splits[0] else hub.split_of(corpus, splits)
+    folder = folder_of(path, key)
     return ("" if folder is None else inside(folder, format_of, *splits).split) or "train"
 
 
@@ -134,13 +140,14 @@ def choose_columns(
     forms = [form for form in ROW_FORMATS.values() if chats or not form.chat]
     form = next((form for form in forms if _holds(rows, form, columns, chats)), None)
     if task != "pretrain" and form is not None:
-        _check_labels(rows, path, form)
         return Columns("text", row_format=form.name)
     wanted = task == "sft" or (task is None and text is None)
     if wanted and chat and pair is None and chats:
         _check_answered(rows, path, chat)
         return Columns("text", None, chat, TOOLS if any(row.get(TOOLS) for row in rows) else None)
     if text is None and pair is None:
+        if len(rows) == 1 and chat is None and path.endswith((".json", ".jsonl")):
+            _check_wrapped(rows[0], path)
         _check_chats_as_text(rows, path, columns)
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
@@ -180,21 +187,10 @@ def _usual_text(columns: Collection[str]) -> str | None:
     return next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
 
 
-def _check_labels(rows: Sequence[Mapping[str, Any]], path: str, form: RowFormat) -> None:
-    """Refuse answers that a column marks as desired or not, if all would be learnt."""
-    labels = [row[LABEL] for row in rows if row.get(LABEL) is not None]
-    if not labels or not all(label in (0, 1) for label in labels):
-        return
-    if not form.label:
-        remedy = f"Keep the rows whose '{LABEL}' is true, without that column"
-    elif all(isinstance(label, bool) for label in labels):
-        return  # rows with false are left out
-    else:
-        remedy = f"Write true and false in the column '{LABEL}', so that the rows with false are left out"
-    raise DataError(
-        f"{path} marks answers as desired or not (column '{LABEL}'), and all of them would be learnt. {remedy}; or "
-        "learn from both with TRL's `KTOTrainer`, which `everlearn.protect` protects."
-    )
+def _check_wrapped(row: Mapping[str, Any], path: str) -> None:
+    """Refuse a single object with the rows inside of it."""
+    if advice := rows_inside(row, Path(path)):
+        raise DataError(f"{path} is one object. {advice}")
 
 
 def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> None:
@@ -250,6 +246,10 @@ def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection
     if form.chat and _chats(rows, form.answer):
         return True
     asked = (form.prompt, form.answer)
+    if form.several:
+        texts = {*texts} & {form.prompt} | text_columns(
+            [{form.answer: first_answer(row.get(form.answer))} for row in rows]
+        )
     return bool(form.prompt) and all(name in texts or (chats and _chats(rows, name)) for name in asked)
 
 
@@ -289,6 +289,6 @@ def first_rows(path: str, key: str, split: str = "train") -> list[Mapping[str, A
         DataError: it cannot be read.
     """
     if Corpus(path=path).on_hub:
-        return list(islice(hub.load(Corpus(path=path, streaming=True)), LOOKED_AT))
+        return list(islice(hub.load(Corpus(path=path, split=split, streaming=True)), LOOKED_AT))
     file = resolve_files(path, key, split)[0]
     return [row.values for row in islice(read_rows(file, stored_columns(file), gaps=True), LOOKED_AT)]

@@ -327,11 +327,11 @@ class Domain(Corpus):
             return None
         shared = {name: getattr(self, name) for name in HANDED_DOWN}
         named = Path(self.validation).expanduser()
-        if self.on_hub and not named.exists():
+        if self.on_hub and not named.exists() and "/" not in self.validation:
             shared |= {"path": self.path, "subset": self.subset, "split": self.validation, "revision": self.revision}
         elif self.validation in SPLITS.values() and not named.exists() and self._may_have_splits:
             shared |= {"path": self.path, "split": self.validation}
-        elif named.is_dir():
+        elif named.is_dir() or Corpus(path=self.validation).on_hub:
             shared |= {"split": "validation"}
         corpus = Corpus(**{"path": self.validation} | shared)
         corpus.limited(self.limits)

@@ -14,6 +14,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.messages import Message, messages_in, tools_in
 from everlearn.data.readers import read_rows, resolve_files
+from everlearn.data.row_formats import LABEL
 from everlearn.data.rows import text_in
 from everlearn.data.text_template import filled, is_template
 from everlearn.data.whole_files import advice_on_empty
@@ -99,7 +100,7 @@ def _documents(
     if limit is not None and count >= limit:
         return
     for values, where, behind in _rows(corpus, position):
-        if corpus.form is not None and corpus.form.undesired(values):
+        if corpus.form is not None and corpus.form.undesired(values, where):
             skipped.undesired += 1
             continue
         document = _document(values, corpus, where)
@@ -135,8 +136,8 @@ def read_documents(
     if not found:
         each = "its row" if skipped.rows == 1 else f"each of its {skipped.rows:,} rows"
         rows = f": {each} is null or blank there" if skipped.rows else ""
-        if skipped.undesired and corpus.form is not None:
-            rows = f": '{corpus.form.label}' is false in {wording.count(skipped.undesired, 'row')}{rows}"
+        if skipped.undesired:
+            rows = f": '{LABEL}' is false in {wording.count(skipped.undesired, 'row')}{rows}"
         raise DataError(
             f"`path: {corpus.path}` is empty: it holds no document with text in it{rows}."
             f"{advice_on_empty(skipped.first)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everlearn.data.corpus import Corpus
+from everlearn.data.folders import SPLITS
 from everlearn.data.readers import files_beside
 from everlearn.errors import DataError, did_you_mean, first_line
 
@@ -75,6 +76,22 @@ def check(corpus: Corpus) -> None:
     if plain and info.splits and corpus.split not in info.splits:
         raise DataError(f"'{corpus.path}' has no split '{corpus.split}'.{did_you_mean(corpus.split, info.splits)}")
     _check_columns(corpus, list(info.features) if info.features else None)
+
+
+def split_of(corpus: Corpus, wanted: Sequence[str]) -> str:
+    """Return the first of some splits that a data set has, by any of its usual names; the corpus' own if it has none.
+
+    Raises:
+        DataError: the hub cannot be reached, or lacks the data set.
+    """
+    import datasets
+
+    try:
+        there = datasets.get_dataset_split_names(corpus.path, corpus.subset, revision=corpus.revision)
+    except Exception as error:
+        raise _explained(corpus, error, "name a file") from None
+    known = {SPLITS.get(name, name): name for name in sorted(there, key=lambda name: name in SPLITS.values())}
+    return next((known[name] for name in wanted if name in known), corpus.split)
 
 
 def version(corpus: Corpus) -> list[str]:

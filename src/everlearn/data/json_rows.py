@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.data.rows import Row
-from everlearn.data.text_files import Limits, lines, pieces, too_long
+from everlearn.data.text_files import Limits, lines, pieces, text_of, too_long
 from everlearn.errors import DataError
 
 BLANK = " \t\n\r"
@@ -46,6 +46,40 @@ def _unreadable(where: str, error: Exception) -> DataError:
     return DataError(f"{where} is not JSON that can be read: {error}.")
 
 
+_SQUAD = (
+    ".data[].paragraphs[] | .context as $c | .qas[] | {context: $c, question, answers: [.answers[].text]}",
+    "question-answers",
+)
+"""How `jq` takes the questions out of SQuAD's layout, and the kind of rows that they become."""
+
+
+def rows_inside(value: Mapping[str, Any], path: Path) -> str:
+    """Return how to take the rows out of an object that wraps them, as in `{"data": [{…}, {…}]}`; "" if it has none."""
+    lists = {
+        name: inner
+        for name, inner in value.items()
+        if isinstance(inner, list) and inner and all(isinstance(each, dict) for each in inner)
+    }
+    if not lists:
+        return ""
+    name = max(lists, key=lambda each: len(lists[each]))
+    program, form = f".{name}[]" if name.isidentifier() else f".{json.dumps(name)}[]", ""
+    if name == "data" and all("paragraphs" in each for each in lists[name]):
+        program, form = _SQUAD[0], f"; `row_format: {_SQUAD[1]}` reads them"
+    return (
+        f"The rows are inside '{name}'. Write each on a line of its own: `jq -c '{program}' {path} > rows.jsonl`{form}."
+    )
+
+
+def _in_one_object(path: Path, limits: Limits) -> str:
+    """Return how to take the rows out of a file that is one object over several lines; "" if it is none."""
+    try:
+        value = json.loads(text_of(path, limits)) if path.stat().st_size <= limits.row_bytes else None
+    except (DataError, ValueError, RecursionError):
+        return ""
+    return rows_inside(value, path) if isinstance(value, dict) else ""
+
+
 _GOES_ON = ("{", "[", ",")
 """Last characters of a line that does not end a value."""
 
@@ -61,10 +95,10 @@ def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int, limits
             value = objects.decoder.decode(text)
         except json.JSONDecodeError as error:
             if text.rstrip().endswith(_GOES_ON):
-                raise DataError(
-                    f"{where} begins a value that goes on in the next line. Write each row on one line, or all rows as "
-                    "one array, [{…}, {…}], in a '.json' file; take rows that are inside an object out of it."
-                ) from None
+                advice = (_in_one_object(path, limits) if number == 1 else "") or (
+                    "Write each row on one line, or all rows as one array, [{…}, {…}], in a '.json' file."
+                )
+                raise DataError(f"{where} begins a value that goes on in the next line. {advice}") from None
             raise DataError(f"{where} is not valid JSON: {error.msg} (column {error.colno}).") from None
         except (RecursionError, ValueError) as error:
             raise _unreadable(where, error) from None

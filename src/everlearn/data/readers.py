@@ -14,7 +14,7 @@ from pathlib import Path
 from everlearn import wording
 from everlearn.data.arrow_rows import read_arrow, read_parquet
 from everlearn.data.folders import SPLITS, inside
-from everlearn.data.json_rows import read_json, read_jsonl
+from everlearn.data.json_rows import read_json, read_jsonl, rows_inside
 from everlearn.data.remote import fetched, is_remote
 from everlearn.data.row_formats import format_with
 from everlearn.data.rows import Reader, Row, refuse_repeated
@@ -238,7 +238,7 @@ def read_rows(
     for count, found in enumerate(reader(path, wanted, row, offset, limits or Limits()), 1):
         missing = [column for column in columns if column not in found.values]
         if missing and (not gaps or FORMATS[suffix] not in (read_jsonl, read_json)):
-            raise _no_column(found, missing[0])
+            raise _no_column(found, missing[0], path)
         if unseen:
             first = first or found
             unseen.difference_update(found.values)
@@ -246,7 +246,7 @@ def read_rows(
                 break
         yield found._replace(values={**found.values, **dict.fromkeys(missing)}) if missing else found
     if unseen and first is not None:
-        raise _no_column(first, next(column for column in columns if column in unseen))
+        raise _no_column(first, next(column for column in columns if column in unseen), path)
 
 
 def stored_columns(path: Path) -> tuple[str, ...]:
@@ -258,19 +258,22 @@ def stored_columns(path: Path) -> tuple[str, ...]:
     return tuple(row.values if (row := next(reader(path, missing, 0, 0, Limits()), None)) is not None else ())
 
 
-def _no_column(row: Row, column: str) -> DataError:
+def _no_column(row: Row, column: str, path: Path) -> DataError:
     names = [name if len(name) <= 40 else f"{name[:40]}…" for name in row.values]  # without a header, a row of text
     there = ", ".join(f"'{name}'" for name in names[:20]) + (" …" if len(names) > 20 else "") or "none"
     hint = did_you_mean(column, row.values) if len(row.values) > 1 else ""
     nearest = hint if "Did you mean" in hint else ""
-    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{_advice(row, column) or nearest}")
+    return DataError(
+        f"{row.where} has no column '{column}'; its columns are {there}.{_advice(row, column, path) or nearest}"
+    )
 
 
-def _advice(row: Row, column: str) -> str:
-    """Return how the rows are read, if their columns tell: values inside of a column, or a kind with a name."""
+def _advice(row: Row, column: str, path: Path) -> str:
+    """Return how the rows are read, if their columns tell: values inside of a column, a kind with a name, or a list."""
     if column.split(".")[0] in row.values:
         return f" To read a value inside a column, name it in braces: `{{{column}}}`."
     form = format_with(row.values)
     if form is None:
-        return ""
+        inside_it = rows_inside(row.values, path) if row.next_row == 1 else ""
+        return f" {inside_it}" if inside_it else ""
     return f" Such rows are read by `row_format: {form.name}`.{f' {form.note}' if form.note else ''}"

@@ -19,6 +19,8 @@ TOOLS = "tools"
 """Column with the tools of a chat."""
 LABEL = "label"
 """Column of TRL's unpaired preferences (KTO) that is true where an answer is desired."""
+DESIRED = {**dict.fromkeys(("true", "1", "1.0", ""), True), **dict.fromkeys(("false", "0", "0.0"), False)}
+"""Value of that column as text → whether the answer is desired."""
 SYSTEM = ("system", "system_prompt")
 """Columns with the system message of a row; the first that is not empty is used."""
 _ALPACA = (
@@ -43,7 +45,7 @@ class RowFormat:
         before_answer: what stands before the answer where no chat template writes it.
         chat: whether a chat template always writes the rows.
         unread: columns by which the rows are known too, and which are not read.
-        label: column that is false in rows whose answers are not desired, which are left out; "" if there is none.
+        several: whether the answer's column holds several answers, as a list or inside `text`; the first is learnt.
         note: what a user should know of them.
     """
 
@@ -56,7 +58,7 @@ class RowFormat:
     before_answer: str = ""
     chat: bool = False
     unread: tuple[str, ...] = ()
-    label: str = ""
+    several: bool = False
     note: str = ""
 
     @property
@@ -67,7 +69,7 @@ class RowFormat:
     @property
     def optional(self) -> tuple[str, ...]:
         """The columns that are read where they exist."""
-        own = (self.prompt,) if self.chat else (self.context, self.label)
+        own = (self.prompt,) if self.chat else (self.context, LABEL)
         return (*filter(None, own), TOOLS, *SYSTEM)
 
     @property
@@ -75,14 +77,28 @@ class RowFormat:
         """Return whether a template stands between what is asked and its answer, even where it is no chat template."""
         return self.chat or not self.plain.endswith("{prompt}")
 
-    def undesired(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a row is marked as one whose answer is not desired: by false, or its text in a table."""
-        label = values.get(self.label) if self.label else None
-        return label is False or (isinstance(label, str) and label.strip().lower() == "false")
+    def undesired(self, values: Mapping[str, Any], where: str) -> bool:
+        """Return whether a row is marked as one whose answer is not desired: by false or 0, or their texts in a table.
+
+        Raises:
+            DataError: the mark is something else.
+        """
+        label = None if self.chat else values.get(LABEL)
+        if label is None:
+            return False
+        desired = DESIRED.get(str(label).strip().lower())
+        if desired is None:
+            raise DataError(
+                f"{where}: '{LABEL}' is {label!r:.40}, and marks with true or false (1 or 0) whether the answer is "
+                f"desired. If it means something else, rename it, or name the columns to read in `text_column` and "
+                "`target_column`, in place of `row_format`."
+            )
+        return not desired
 
     def only_chat(self, values: Mapping[str, Any]) -> bool:
         """Return whether nothing but a chat template can write a row: one column or more holds a list of messages."""
-        return self.chat or any(isinstance(values.get(column), list | tuple) for column in self.columns)
+        texts = (self.prompt,) if self.several else self.columns
+        return self.chat or any(isinstance(values.get(column), list | tuple) for column in texts)
 
     def messages(self, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         """Return a row as a chat; none if it has no answer.
@@ -112,12 +128,17 @@ class RowFormat:
 
     def _said(self, column: str, role: str, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         """Return the messages in a column, which holds a list of them or a text; the context follows a prompt."""
-        value = values.get(column)
+        value = self._value(column, values)
         if not self.prompt or isinstance(value, list | tuple) or (self.chat and not isinstance(value, str)):
             return messages_in(value, column, where, "row_format")
         columns = (column, self.context) if column == self.prompt else (column,)
-        texts = [text for each in columns if (text := text_in(values.get(each), each, where)).strip()]
+        texts = [text for each in columns if (text := text_in(self._value(each, values), each, where)).strip()]
         return (Message(role, "\n".join(texts)),) if texts else ()
+
+    def _value(self, column: str, values: Mapping[str, Any]) -> Any:
+        """Return the value of a column; of several answers the first."""
+        value = values.get(column)
+        return first_answer(value) if self.several and column == self.answer else value
 
     def tools(self, values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]:
         """Return the tools of a chat.
@@ -136,7 +157,7 @@ class RowFormat:
             DataError: a column does not hold text.
         """
         prompt, context, answer = (
-            text_in(values.get(column), column, where) for column in (self.prompt, self.context, self.answer)
+            text_in(self._value(column, values), column, where) for column in (self.prompt, self.context, self.answer)
         )
         if not prompt.strip() or not answer.strip():
             return "", ""
@@ -186,18 +207,30 @@ ROW_FORMATS = {
             plain=_ALPACA.format(paired="", given="", end="\n"),
             plain_with_context=_ALPACA.format(paired="", given="Input:\n{context}\n\n", end="\n"),
         ),
-        RowFormat("prompt-completion", "completion", "prompt", label=LABEL),
+        RowFormat("prompt-completion", "completion", "prompt"),
         *(RowFormat(f"prompt-{answer}", answer, "prompt") for answer in ("response", "answer")),
-        *(  # as in the Language Model Evaluation Harness
-            RowFormat(f"{prompt}-{answer}", answer, prompt, plain="Question: {prompt}\nAnswer:", before_answer=" ")
+        *(  # as in the Language Model Evaluation Harness, of which BoolQ and SciQ have a context
+            RowFormat(
+                f"{prompt}-{answer}",
+                answer,
+                prompt,
+                "context",
+                plain="Question: {prompt}\nAnswer:",
+                plain_with_context="{context}\nQuestion: {prompt}\nAnswer:",
+                before_answer=" ",
+                several=answer == "answers",
+                note="Of several answers the first is learnt; rows without any are left out."
+                if answer == "answers"
+                else "",
+            )
             for prompt in ("question", "query")
-            for answer in ("answer", "response")
+            for answer in ("answer", "response", "answers")
         ),
     )
 }
 """Name in a recipe → format, in the order in which they are looked for."""
 PAIRS = (
-    *((each.prompt, each.answer) for each in ROW_FORMATS.values() if not each.chat),
+    *((each.prompt, each.answer) for each in ROW_FORMATS.values() if not (each.chat or each.several)),
     ("input", "output"),
     ("input", "target"),
     ("inputs", "targets"),
@@ -205,6 +238,13 @@ PAIRS = (
     ("context", "continuation"),
 )
 """Usual names of columns of prompts and answers; the first pair that exists is used."""
+
+
+def first_answer(value: Any) -> Any:
+    """Return the first of several answers: a list of them, or a mapping (as in SQuAD) with theirs in `text`."""
+    while isinstance(value, list | tuple | Mapping):
+        value = value.get("text") if isinstance(value, Mapping) else next(iter(value), None)
+    return value
 
 
 def format_with(columns: Iterable[str]) -> RowFormat | None:

@@ -45,7 +45,7 @@ def documents_of(
         if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
             notes.append(f"The text of '{name}' is its column '{corpus.text_column}'.")
         if corpus.split != Corpus.model_fields["split"].default:
-            notes.append(f"The text of '{name}' is the split '{corpus.split}' of its folder.")
+            notes.append(f"The text of '{name}' is its split '{corpus.split}'.")
         by_name[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
     return by_name
 
