@@ -85,7 +85,9 @@ def test_notes_on_a_domain_of_sources_are_not_of_the_folder_one_is_in(
     monkeypatch.chdir(tmp_path)
     sources = [{"path": "train.jsonl"}, {"path": "inside"}]
     domain = Domain(name="d", sources=sources)  # type: ignore[arg-type]
-    (note,) = notes_of([domain], {"d": SimpleNamespace(counts={}, skipped=0, undesired=0, end_held_out=False)}, 32)  # type: ignore[dict-item]
+    (note,) = notes_of(
+        [domain], {"d": SimpleNamespace(counts={}, skipped=0, first_skipped="", undesired=0, end_held_out=False)}, 32
+    )  # type: ignore[dict-item]
     assert note.startswith("Of 'd.inside' the split 'train' is read; files of other splits are not: validation (1)")
 
 
