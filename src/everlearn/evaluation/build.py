@@ -97,7 +97,7 @@ def build_results(
     tuned = [len(cell.seeds) for cell in tasks.values() if TASK_KINDS[cell.kind].fine_tunes]
     if tuned and max(tuned) == 1:
         sentences.append(ONE_FINE_TUNING)
-    sentences += _task_notes(task_domains, tasks)
+    sentences += [*_task_notes(task_domains, tasks), *_undefined(tasks, rows), *_means(matrices)]
     return Results(
         **facts.model_dump(),
         domains=list(domains),
@@ -128,6 +128,28 @@ def _task_notes(names: Iterable[str], cells: Cells) -> list[str]:
                 f"End task '{name}': {1 - ceiling:.2%} of the test examples have a label that no training example "
                 f"has and always count as wrong; its accuracy can be at most {ceiling:.2%}."
             )
+    return notes
+
+
+def _undefined(cells: Cells, rows: Sequence[str]) -> list[str]:
+    notes = []
+    for (row, name), cell in sorted(cells.items(), key=lambda item: item[0]):
+        own = [METRICS[each] for each in cell.facts.get("scores", ())]
+        if missing := [each.title for each in own if each.applies(cell) and not np.isfinite(each.score(cell))]:
+            notes.append(
+                f"End task '{name}' at '{rows[row]}': all examples got the same answer, for which there is no "
+                f"{' and no '.join(missing)}."
+            )
+    return notes
+
+
+def _means(tables: Mapping[str, ScoreTable]) -> list[str]:
+    notes = []
+    for table in (table for name, table in tables.items() if METRICS[name].averaged and len(table.columns) > 1):
+        for row, scores in zip(table.rows, table.values, strict=True):
+            if None not in scores:
+                count = wording.count(len(scores), "end task")
+                notes.append(f"{table.title} at '{row}', mean of {count}: {np.mean(scores):.4f}.")  # type: ignore[arg-type]
     return notes
 
 

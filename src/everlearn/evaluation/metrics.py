@@ -42,6 +42,8 @@ class Metric:
         value: maps sums [..., repeats, k] to scores [..., repeats].
         wanted: whether to report it for these cells; false if it would only repeat another metric.
         knows: facts that the cell must have.
+        named: whether it applies only to cells whose fact ``scores`` lists it.
+        averaged: whether the results note its mean over the end tasks.
     """
 
     name: str
@@ -53,10 +55,13 @@ class Metric:
     value: Value
     wanted: Callable[[Sequence[Cell]], bool] = _always
     knows: tuple[str, ...] = ()
+    named: bool = False
+    averaged: bool = False
 
     def applies(self, cell: Cell) -> bool:
-        """Return whether the cell has everything that the metric reads."""
-        return all(name in cell for name in self.reads) and all(name in cell.facts for name in self.knows)
+        """Return whether the cell has everything that the metric reads, and lists it if it must."""
+        there = all(name in cell for name in self.reads) and all(name in cell.facts for name in self.knows)
+        return there and (not self.named or self.name in cell.facts.get("scores", ()))
 
     def scores(self, cell: Cell) -> Floats:
         """Return the score of each repeat (fine-tuning), [repeats]."""
@@ -94,9 +99,12 @@ def register_family(start: str, make: Callable[[str], Metric]) -> None:
     FAMILIES[start] = make
 
 
-def register_metric(metric: Metric) -> Metric:
-    """Register a metric for results, tables and grids."""
+def register_metric(metric: Metric, before: str = "") -> Metric:
+    """Register a metric for results, tables and grids: as the last one, or before another."""
     METRICS.add(metric.name, metric)
+    names = [name for name in dict.keys(METRICS) if name != metric.name]  # without loading plugins
+    for name in names[names.index(before) :] if before else ():
+        METRICS[name] = METRICS.pop(name)
     return metric
 
 

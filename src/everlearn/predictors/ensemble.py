@@ -97,6 +97,10 @@ class Ensemble(Predictor):
         found = torch.stack([member.class_probabilities(inputs) for member in self.members])
         return mixed(found.log(), self.mix).exp()
 
+    def values(self, inputs: Batch) -> Tensor:
+        """Return the mean of the members' values, whatever the mixture: a value says nothing of confidence."""
+        return torch.stack([member.values(inputs) for member in self.members]).mean(0)
+
     def continuation(self, inputs: Batch) -> Continuation:
         parts = [member.continuation(inputs) for member in self.members]
         likely = [next(part) for part in parts]

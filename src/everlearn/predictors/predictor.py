@@ -61,6 +61,10 @@ class Predictor:
         """Return the probabilities of the classes, [B, classes], of a predictor that was :meth:`fine_tuned`."""
         raise self._cannot("was not fine-tuned to classify")
 
+    def values(self, inputs: Batch) -> Tensor:
+        """Return the values, [B, 1] float64, of a predictor that was :meth:`fine_tuned` to a regression."""
+        raise self._cannot("predicts no values (`end_tasks` of kind glue, `task: sts-b`)")
+
     def generate(self, inputs: Batch, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
         """Return greedy continuations of the rows, without the prompt and truncated at the first id in `stop`.
 
@@ -120,6 +124,10 @@ class Checkpoint(Predictor):
     def class_probabilities(self, inputs: Batch) -> Tensor:
         # In float64, so that different logits do not become equal by rounding.
         return torch.softmax(self.model(**inputs).logits.float(), -1, dtype=torch.float64)
+
+    def values(self, inputs: Batch) -> Tensor:
+        logits: Tensor = self.model(**inputs).logits
+        return logits.double()
 
     def _objective(self) -> Objective:
         if self.objective is None:

@@ -53,6 +53,9 @@ class TextRouter(Predictor):
     def class_probabilities(self, inputs: Batch) -> Tensor:
         return self._routed(inputs, lambda member, part: member.class_probabilities(part))
 
+    def values(self, inputs: Batch) -> Tensor:
+        return self._routed(inputs, lambda member, part: member.values(part))
+
     def write(self, inputs: Batch, ending: Ending) -> list[list[int]]:
         chosen = self.chosen(inputs)
         answers: list[list[int]] = [[]] * len(chosen)

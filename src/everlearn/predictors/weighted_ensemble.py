@@ -61,6 +61,10 @@ class PerplexityEnsemble(Predictor):
         probabilities = torch.stack([member.class_probabilities(inputs) for member in self.members])
         return weighted(probabilities.log(), self.weights(inputs)).exp()
 
+    def values(self, inputs: Batch) -> Tensor:
+        values = torch.stack([member.values(inputs) for member in self.members])
+        return (self.weights(inputs).exp() * values).sum(0)
+
     def continuation(self, inputs: Batch) -> Continuation:
         weights = self.weights(inputs)
         parts = [member.continuation(inputs) for member in self.members]

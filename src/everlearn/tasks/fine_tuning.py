@@ -34,7 +34,10 @@ from everlearn.seeding import seeded
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from everlearn.tasks.labelled import EndTask, Fitted, LabelledSet
+    from everlearn.tasks.glue_formats import GlueTask
+    from everlearn.tasks.labelled import CodelengthTask, EndTask, LabelledSet
+
+    Fitted = EndTask | CodelengthTask | GlueTask
 
 WEIGHT_DECAY = 0.01
 MEGA_BATCHES = 50
@@ -47,7 +50,7 @@ _EVALUATION_BATCHES = 4
 Encoded = list[dict[str, list[int]]]
 
 
-def steps_of(task: EndTask, train: LabelledSet) -> int:
+def steps_of(task: EndTask | GlueTask, train: LabelledSet) -> int:
     """Return the optimizer steps of one fine-tuning."""
     return max(1, round(task.epochs * -(-len(train.texts) // task.batch_size)))
 
@@ -157,7 +160,11 @@ def probabilities_after(
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the class probabilities, [len(test.texts), classes], after `steps` steps of :func:`fine_tune`."""
+    """Return the class probabilities, [len(test.texts), classes], after `steps` steps of :func:`fine_tune`.
+
+    If the labels of `train` are values, so that it has no label names, the model has one output, learns with the mean
+    squared error, and its outputs are returned, [len(test.texts), 1].
+    """
     place = torch.device(device)
 
     def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
@@ -175,7 +182,8 @@ def probabilities_after(
     tuned = predictor.fine_tuned(tune)
     classifiers = models_of(tuned)
     encode = _Encoder(tokenizer, _limit(classifiers, tokenizer, task), classifiers[0].config, task.name)
-    return _predict(tuned, encode, encode(test, "test"), _EVALUATION_BATCHES * task.batch_size, place, bf16)
+    size, regression = _EVALUATION_BATCHES * task.batch_size, not train.label_names
+    return _predict(tuned, encode, encode(test, "test"), size, place, bf16, regression)
 
 
 def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task: Fitted) -> int:
@@ -194,7 +202,11 @@ def _train(
     bf16: bool,
     progress: Callable[[int], None] | None,
 ) -> None:
-    rows, labels = encode(train, "train"), torch.as_tensor(np.asarray(train.labels, np.int64))
+    regression = not train.label_names
+    rows, labels = (
+        encode(train, "train"),
+        torch.as_tensor(train.labels, dtype=torch.float32 if regression else torch.int64),
+    )
     lengths = [len(row["input_ids"]) for row in rows]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=task.learning_rate, weight_decay=WEIGHT_DECAY, fused=True)
@@ -206,7 +218,8 @@ def _train(
         batch = encode.pad([rows[i] for i in chosen], device)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             logits = model(**batch).logits
-        loss = F.cross_entropy(logits.float(), labels[chosen].to(device))
+        right = labels[chosen].to(device)
+        loss = F.mse_loss(logits.float()[:, 0], right) if regression else F.cross_entropy(logits.float(), right)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -295,22 +308,28 @@ class _Encoder:
 
 
 def _predict(
-    predictor: Predictor, encode: _Encoder, rows: Encoded, batch_size: int, device: torch.device, bf16: bool
+    predictor: Predictor,
+    encode: _Encoder,
+    rows: Encoded,
+    batch_size: int,
+    device: torch.device,
+    bf16: bool,
+    regression: bool,
 ) -> NDArray[np.float64]:
     order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
+    answer = predictor.values if regression else predictor.class_probabilities
     parts = []
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            probabilities = predictor.class_probabilities(encode.pad([rows[i] for i in chosen], device))
-            parts.append(probabilities.cpu().numpy())
+            parts.append(answer(encode.pad([rows[i] for i in chosen], device)).cpu().numpy())
     return np.concatenate(parts)[np.argsort(order, kind="stable")]
 
 
 def _classifier(
     model: str | Path | nn.Module, tokenizer: PreTrainedTokenizerBase, labels: int, task: str
 ) -> PreTrainedModel:
-    """Load a float32 copy with a fresh head of `labels` outputs and a padding token."""
+    """Load a float32 copy with a fresh head of `labels` outputs (0: one output, for values) and a padding token."""
     if isinstance(model, nn.Module):
         with tempfile.TemporaryDirectory() as folder:
             with _without_notices():
@@ -330,7 +349,7 @@ def _classifier(
                     f"End task '{task}' cannot be fine-tuned on a model of type '{config.model_type}': transformers "
                     "has no classification head for it. Remove the task from `end_tasks`."
                 )
-            config.num_labels = labels
+            config.num_labels = max(1, labels)
             config.pad_token_id = pad
             return AutoModelForSequenceClassification.from_pretrained(model, config=config, dtype=torch.float32)
         except (OSError, ValueError) as error:

@@ -105,20 +105,16 @@ class CodelengthTask(TaskConfig):
     """Maximum number of examples, drawn at random; the same ones each time."""
 
 
-Fitted = EndTask | CodelengthTask
-"""Tasks that fine-tune a classifier."""
-
-
 @dataclass(frozen=True)
 class LabelledSet:
-    """Hold the examples of a classification task.
+    """Hold the examples of a classification task, or of a regression.
 
     Attributes:
         texts: N texts.
         pairs: N second texts, or None.
-        labels: int64 [N], indices into `label_names`.
+        labels: int64 [N], indices into `label_names`; float64 [N], the values of a regression.
         label_names: names of the labels, sorted (whole numbers by value). In a test part, labels that the training part
-            lacks, which no model can predict, come last.
+            lacks, which no model can predict, come last. Empty for a regression.
     """
 
     texts: list[str]
@@ -243,7 +239,7 @@ def _check_labels(name: str, labels: set[str]) -> None:
         )
 
 
-def _read(task: Fitted, part: str) -> list[Example]:
+def _read(task: EndTask | CodelengthTask, part: str) -> list[Example]:
     columns = [task.text_column, task.label_column, *([task.text_pair_column] if task.text_pair_column else [])]
     examples: list[Example] = []
     for file in resolve_files(getattr(task, part), part):
