@@ -21,6 +21,9 @@ from collections.abc import Iterable, Mapping
 MOST_LISTED = 20
 """Longest list of names that is quoted from another library's message."""
 
+GO_ON = "give the same command again, or `everlearn resume RUN` for a run that began."
+"""What to do when the cause of an error about the disk is gone."""
+
 
 class EverlearnError(Exception):
     """An error that one sentence can explain: the rule, the value, and the key to change."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from everlearn.errors import RunError
+from everlearn.errors import GO_ON, RunError
 
 try:
     import fcntl
@@ -61,13 +61,13 @@ def writing(path: Path) -> Iterator[None]:
         if code in _FULL:
             raise RunError(
                 f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is complete. "
-                "Free some space (or lower `train.save_total_limit`) and run `everlearn resume`."
+                f"Free some space (or lower `train.save_total_limit`), and {GO_ON}"
             ) from error
         if code is None or (name is not None and not Path(os.fsdecode(name)).is_relative_to(path.parent)):
             raise
         raise RunError(
             f"{path} could not be written: {os.strerror(code)}. Nothing was lost: what was saved before is complete. "
-            "Make sure that its folder exists and is writable, then run `everlearn resume`."
+            f"Make sure that its folder exists and is writable, and {GO_ON}"
         ) from error
 
 

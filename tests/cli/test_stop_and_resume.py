@@ -113,6 +113,7 @@ def test_a_signal_outside_of_training_ends_in_a_sentence(
     stopped = everlearn(*(word.format(models=everlearn.models) for word in command))
     assert stopped.code == 130
     assert stopped.err.splitlines()[-1].startswith("Stopped.")
+    assert "resume" not in stopped.err, "there is no run yet"
     assert "Traceback" not in stopped.err
     assert signal.getsignal(number) is before
     assert not list(everlearn.folder.rglob(f"{files.PARTIAL}*"))

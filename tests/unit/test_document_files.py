@@ -219,6 +219,15 @@ def test_a_pdf_file_without_text_or_with_a_password_says_what_to_do(tmp_path: Pa
         texts(locked)
 
 
+def test_to_list_documents_does_not_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pdf(tmp_path / "a.pdf", "Rows in order")
+    (tmp_path / "b.md").write_text("# A page\n\nof two lines\n")
+    monkeypatch.setattr("pypdf.PdfReader", None)
+    monkeypatch.setattr("everlearn.data.file_listing.read_rows", None)
+    groups = files_of(Domain(name="d", path=str(tmp_path), documents="file"))
+    assert {group.format: group.rows for group in groups} == {".md": 1, ".pdf": 1}
+
+
 def test_a_pdf_file_whose_encryption_needs_another_package_is_encrypted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

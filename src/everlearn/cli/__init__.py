@@ -22,7 +22,7 @@ from everlearn import plugins
 from everlearn.cli.common import importing
 from everlearn.cli.plugin_verbs import listed
 from everlearn.cli.stopping import signals_interrupt
-from everlearn.errors import EverlearnError, Interrupted, did_you_mean
+from everlearn.errors import GO_ON, EverlearnError, Interrupted, did_you_mean
 from everlearn.version import __version__
 
 VERBS = {
@@ -50,9 +50,7 @@ VERBS = {
 }
 """Each verb, in the order of the help text, with its heading."""
 USER_ERROR, INTERRUPTED = 2, 130
-STOPPED = (
-    "Stopped. What was saved is complete: give the same command again, or `everlearn resume RUN` for a run that began."
-)
+STOPPED = "Stopped. What was saved is complete: give the same command again."
 COMPLETING = "_EVERLEARN_COMPLETE"
 """Environment variable that is set when the shell asks for completions (`everlearn --install-completion`)."""
 PLACES = {
@@ -155,7 +153,7 @@ def _run(arguments: list[str]) -> int:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = where and f" ({where})"
-            return _fail(f"The disk is full{where}. Free some space and run `everlearn resume RUN`.", as_json)
+            return _fail(f"The disk is full{where}. Free some space, and {GO_ON}", as_json)
         if error.errno not in PLACES or not where:
             raise
         return _fail(f"'{where}' cannot be read or written: {error.strerror}. Name another place.", as_json)
@@ -195,6 +193,12 @@ def _usage(error: typer.TyperException) -> str:
         known = [name for parameter in context.command.params for name in parameter.opts] if context else []
         sentence += did_you_mean(option, [name for name in known if name.startswith("--")])
     context = getattr(error, "ctx", None)
+    if sentence.startswith("Missing argument") and context and (missing := getattr(error, "param", None)):
+        arguments = [each for each in context.command.params if each.param_type_name == "argument" and each.required]
+        names = [each.metavar or each.name.upper() for each in arguments]
+        # The path of a verb with subcommands has its arguments already.
+        usage = " ".join([context.command_path, *(name for name in names if name not in context.command_path.split())])
+        sentence = f"{sentence.rstrip('.')}: {missing.help} Write `{usage}`."
     return f"{sentence} See `{context.command_path} --help`." if context else sentence
 
 

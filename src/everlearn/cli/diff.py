@@ -18,7 +18,7 @@ def command(
     before: Annotated[
         str, typer.Argument(metavar="BEFORE", help="The earlier model: a folder or hub id, also LABEL=PATH.")
     ],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="The later model.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The later model, likewise.")],
     text: Annotated[
         list[str] | None,
         typer.Option("--text", metavar="[NAME=]PATH", help="A text: a file, folder, glob or hub id. Repeat for more."),

@@ -46,10 +46,6 @@ def command(
     if not printed:
         if file.is_dir():
             raise RecipeError(f"'{file}' is a folder. Name a file in it: `everlearn init {file / 'recipe.yaml'}`.")
-        if file.exists():
-            raise RecipeError(
-                f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`."
-            )
         from everlearn.run.writable import check_place
 
         check_place("FILE", file)
@@ -69,6 +65,8 @@ def command(
         from everlearn.commands.every_key import with_every_key
 
         text = with_every_key(recipe.values)
+    if not printed and file.exists():  # said last, so that it hides no mistake in what is to be written
+        raise RecipeError(f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`.")
     if printed:
         print(text, end="")
     else:

@@ -10,7 +10,8 @@ from everlearn.data.arrow_rows import stored_rows
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files
 from everlearn.data.folders import NO_DATA, inside, split_of
-from everlearn.data.readers import folder_of, format_of, read_rows
+from everlearn.data.readers import folder_of, format_of, is_plain_text, read_rows
+from everlearn.data.whole_files import WHOLE
 from everlearn.errors import DataError
 
 READ, HELD_OUT = "read", "held out"
@@ -88,12 +89,17 @@ def _split(path: Path, folder: Path | None) -> str:
 
 
 def _rows(path: Path, size: int, corpus: Domain) -> int | None:
-    """Return the number of rows of a file; None if it is damaged, or its group has too many bytes."""
+    """Return the number of rows of a file; None if it is damaged, or its group has too many bytes.
+
+    A file that is one document is not read, since to take the text out of a PDF takes time.
+    """
+    if format_of(path) in WHOLE or (corpus.documents == "file" and is_plain_text(path)):
+        return 1
     try:
         if (stored := stored_rows(path)) is not None:
             return stored
         if size > COUNTED:
             return None
-        return sum(1 for _ in read_rows(path, (), whole=corpus.documents == "file", limits=corpus.limits))
+        return sum(1 for _ in read_rows(path, (), limits=corpus.limits))
     except DataError:
         return None

@@ -18,6 +18,9 @@ CASES = [
     of_diff("compares with a model that is not there", BASE, "MODELS/lama", *TEXT, says=("AFTER is", "Did you mean")),
     of_diff("compares with a run, not a model", "MODELS/roberta", "runs/first", *TEXT, says=("a run", LAST), spoil=run),
     of_diff("compares models of two kinds", BASE, "MODELS/roberta", *TEXT, says=("causal", "masked", "one kind")),
+    Case(
+        "names one of two models", command=("diff", BASE), says=("'AFTER': The later", "`everlearn diff BEFORE AFTER`")
+    ),
     of_diff("compares on nothing", BASE, BASE, says=("nothing to compare on", "--text PATH")),
     of_diff("compares on a text that is not there", BASE, BASE, "--text", "aa.jsonl", says=("aa.jsonl", "a.jsonl")),
     of_diff("calls two texts alike", BASE, BASE, *TEXT, "--text", "a=b.jsonl", says=("called 'a'", "NAME=PATH")),
@@ -75,6 +78,11 @@ FOLDER = file("data/readme", "")
 CHATS = jsonl("chats.jsonl", [{"messages": [{"role": "user", "content": "Hello."}]}] * 3)
 
 CASES_INIT = [
+    Case(
+        "writes a recipe over another and mistypes a corpus",
+        command=("init", "recipe.yaml", "--domain", "a=aa.jsonl"),
+        says=("aa.jsonl", "no such file"),
+    ),
     Case("writes a recipe over another", command=("init", "recipe.yaml"), says=("exists already", "init FILE")),
     Case(
         "writes a recipe into a folder",
