@@ -137,11 +137,12 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(base_path())
 
 
-def random_model(kind: str, device: str, size: str = "small") -> nn.Module:
+def random_model(kind: str, device: str, size: str = "small", vocabulary: int | None = None) -> nn.Module:
     """The demo's encoder ("roberta"), or a decoder of its size ("gpt2"): 5 M parameters, random; or one of FULL."""
     torch.manual_seed(0)
     sizes = SMALL if size == "small" else FULL[size]
-    config = AutoConfig.for_model(kind, **sizes[kind], **SPECIAL)
+    own = {"vocab_size": vocabulary} if vocabulary else {}
+    config = AutoConfig.for_model(kind, **{**sizes[kind], **own}, **SPECIAL)
     auto = AutoModelForMaskedLM if kind == "roberta" else AutoModelForCausalLM
     return auto.from_config(config, dtype=torch.float32).to(device)
 

@@ -76,7 +76,8 @@ def plain_loop(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     rows = len(batch["labels"])
     labels = torch.full_like(batch["input_ids"], -100).scatter(1, batch["positions"], batch["labels"])
     with Gates(model) as gates:
-        leaves = {site.name: torch.ones(site.units, requires_grad=True) for site in gates.sites}
+        device = batch["input_ids"].device
+        leaves = {site.name: torch.ones(site.units, device=device, requires_grad=True) for site in gates.sites}
         totals = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
         gates.set(leaves)
         for row in range(rows):

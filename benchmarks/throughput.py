@@ -31,7 +31,8 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
     objective, precision = comparison.split()
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
-    models = [harness.random_model(MODELS[objective], arguments.device, arguments.size) for _ in range(2)]
+    kind, size = MODELS[objective], arguments.size
+    models = [harness.random_model(kind, arguments.device, size, arguments.vocabulary) for _ in range(2)]
     contenders = {
         "everlearn": harness.stage_trainer(models[0], rows, [build("sequential")], train),
         "transformers": harness.stock_trainer(models[1], rows, train, arguments.device),
@@ -61,10 +62,12 @@ def main() -> None:
     parser.add_argument(
         "--size", choices=["small", *harness.FULL], default="small", help="5 M, 125 M or 1 B parameters"
     )
+    parser.add_argument("--vocabulary", type=int, help="another size of the vocabulary than the model's usual one")
     parser.add_argument("--memory", action="store_true", help="measure the peak of memory too")
     parser.add_argument("--peak-tflops", type=float, help="the device's own peak in this precision, for utilisation")
     arguments = parser.parse_args()
     report = harness.header(arguments) | {"size": arguments.size, "peak_tflops": arguments.peak_tflops}
+    report |= {"vocabulary": arguments.vocabulary}
     report |= {"comparisons": {}}
     print(f"{'tokens per second':18}{'everlearn':>12}{'transformers':>14}{'ratio':>9}{'ratio in processor time':>26}")
     for name in arguments.comparisons:

@@ -1,8 +1,9 @@
 """Run what is recommended and plain training on the fresh stream, by `everlearn sweep`.
 
-    python benchmarks/real-models/fresh.py MODEL DATA [--work FOLDER]
+    python benchmarks/real-models/fresh.py MODEL DATA [--stream length] [--workers 14] [--work FOLDER]
 
-The rules are in README.md. Finished cells are kept in ``fresh/`` and not run again.
+The rules are in README.md. Finished cells are kept in the folder named after the stream and not run again. Several
+workers share one accelerator, or the processor.
 """
 
 from __future__ import annotations
@@ -11,36 +12,77 @@ import argparse
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ORDERS = ("given", "linguistics,restaurants,how_to,vision")
-SEEDS = (1, 2, 3)
-RECOMMENDED = "mas:protect_base=true:normalise=mean:anchor=separate:follow=0.4:strength=0.0215:samples=16"
-ROWS = (("sequential", "2.5e-5,5e-5,1.2e-4"), (RECOMMENDED, "3e-4"))
-"""Methods and their learning rates."""
+RECOMMENDED = "mas:protect_base=true:normalise=mean:anchor=separate:follow=0.4:strength=0.0215:samples="
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells that follow those of the parts before it: rows (methods and their learning rates) × orders × seeds."""
+
+    rows: tuple[tuple[str, str], ...]
+    orders: tuple[str, ...] = ORDERS
+    seeds: tuple[int, ...] = (1,)
+
+
+STREAMS = {
+    "fresh": [
+        Part((("sequential", "2.5e-5,5e-5,1.2e-4"), (RECOMMENDED + "16", "3e-4")), (order,), (seed,))
+        for seed in (1, 2, 3)
+        for order in ORDERS
+    ],
+    "length": [
+        Part((("sequential", "2.5e-5,5e-5,1.2e-4,2.9e-4"), (RECOMMENDED + "50", "1.2e-4,2.9e-4,6e-4"))),
+        Part((("sequential", "5e-5,1.2e-4,2.9e-4"), (RECOMMENDED + "50", "2.9e-4")), seeds=(2,)),
+        Part((("wise_ft:alpha=0.5:anchor=base", "2.9e-4"), ("inc_lora:r=16:target_modules=all-linear", "1e-3"))),
+        Part((("replay:source=general:share=0.05", "1.2e-4"),)),
+    ],
+}
+
+
+def sweeps(stream: str) -> Iterator[list[str]]:
+    """Return the arguments of each sweep, in the order of the runs."""
+    for part in STREAMS[stream]:
+        for method, rates in part.rows:
+            yield [
+                *(f"{stream}.yaml", "--quiet", "--equal-compute", "--methods", method),
+                *("--set", f"train.learning_rate={rates}", "--orders", ";".join(part.orders)),
+                *("--seeds", ",".join(map(str, part.seeds))),
+            ]
+
+
+def run(calls: Sequence[list[str]], work: Path, results: Path) -> None:
+    """Run sweeps one after the other, each of which takes the cells that nobody is working on."""
+    for call in calls:
+        everlearn = [sys.executable, "-m", "everlearn", "sweep", *call, "--results", str(results.resolve())]
+        subprocess.run(everlearn, cwd=work, check=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, default=Path("runs/fresh"))
-    parser.add_argument("--results", type=Path, default=HERE / "fresh")
+    parser.add_argument("--stream", choices=STREAMS, default="fresh")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the cells")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--results", type=Path)
     given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
+    work = given.work or Path("runs") / given.stream
+    work.mkdir(parents=True, exist_ok=True)
     # Relative places, so that cells do not depend on the machine.
     for name, place in (("model", given.model), ("data", given.data)):
-        if not (given.work / name).exists():
-            (given.work / name).symlink_to(place.resolve())
-    shutil.copy(HERE / "fresh.yaml", given.work)
-    for seed in SEEDS:
-        for order in ORDERS:
-            for method, rates in ROWS:
-                call = [sys.executable, "-m", "everlearn", "sweep", "fresh.yaml", "--quiet", "--equal-compute"]
-                call += ["--methods", method, "--set", f"train.learning_rate={rates}"]
-                call += ["--seeds", str(seed), "--orders", order, "--results", str(given.results.resolve())]
-                subprocess.run(call, cwd=given.work, check=True)
+        if not (work / name).exists():
+            (work / name).symlink_to(place.resolve())
+    shutil.copy(HERE / f"{given.stream}.yaml", work)
+    calls, results = list(sweeps(given.stream)), given.results or HERE / given.stream
+    with ThreadPoolExecutor(given.workers) as pool:
+        list(pool.map(lambda _: run(calls, work, results), range(given.workers)))
 
 
 if __name__ == "__main__":
