@@ -15,6 +15,7 @@ import datasets
 import pytest
 
 import continual_tasks as small
+import glue_files
 import tiny
 from bench_suite import keys_of
 from everlearn.config.recipe import Recipe, parse
@@ -23,13 +24,14 @@ from everlearn.grid import Grid
 from everlearn.grid.rows import our_name, resolve
 from everlearn.learner import ContinualLearner
 from everlearn.methods import names
+from everlearn.tasks.glue_formats import FORMATS
 from everlearn_bench.suites import find_suite, locate, overlay_of
 from everlearn_bench.suites.cache import read_lines
 from everlearn_bench.suites.continual_tasks import VARIABLE, files, prompt, task_file
 from everlearn_bench.suites.continual_tasks.hub import SETS
 from everlearn_bench.suites.continual_tasks.hub_samples import ON_HUB, drawn
 from everlearn_bench.suites.continual_tasks.systems import COMPONENTS, GROUPS, ON_GRADIENT, SELECTORS, SYSTEMS, VARIED
-from everlearn_bench.suites.continual_tasks.tasks import TASKS, TWICE
+from everlearn_bench.suites.continual_tasks.tasks import GLUE_ONLY, TASKS, TWICE
 from everlearn_bench.suites.glue.systems import SYSTEMS as REMEDIES
 
 # -- Suites `standard-cl` and `long-sequence`: examples, prompts, splits, recipes, rows of the table; data of the Hub --
@@ -289,7 +291,7 @@ def test_claims_name_rows_that_can_be_there() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted({*TASKS} - {*GLUE_ONLY}))
 def test_the_copies_beside_us_are_read(name: str) -> None:
     found = files.parted(name, files.copies(TASKS[name], DATA))
     assert all(found.values())
@@ -322,7 +324,7 @@ def read(name: str, data: Path, seed: int = 0) -> list[list[dict[str, str]]]:
 
 def test_every_task_has_a_set() -> None:
     """With the fields that its text needs; every label that is called otherwise there is one of the task's."""
-    assert set(SETS) == set(LONG.domains)
+    assert set(SETS) == {*LONG.domains, *FORMATS}
     for name, place in SETS.items():
         assert [key for _, key, _, _ in string.Formatter().parse(place.text) if key]
         assert set(place.labels.values()) <= set(TASKS[name].labels), name
@@ -465,15 +467,89 @@ def test_a_recipe_is_one_task_and_general_text(data_of_glue: Path) -> None:
     assert recipe.general.path == str(data_of_glue / "D0" / "*" / "train.jsonl.gz")
     [task] = recipe.end_tasks
     assert (task.kind, task.choices) == ("choice", ("neutral", "entailment", "contradiction"))
-    assert tuple(GLUE.first) == ("sst-2", "mnli", "qqp", "rte", "subj", "trec")
-    assert len(made_of_glue(GLUE.first, data_of_glue, Path("x")).end_tasks) == 6, "the base model is asked every task"
+    assert tuple(GLUE.first) == (
+        "sst-2", "mnli", "qqp", "rte", "subj", "trec", "cola", "mrpc", "sts-b", "qnli", "wnli",
+    )  # fmt: skip
+    assert set(GLUE.first) == {*FORMATS, "subj", "trec"}
+    assert len(made_of_glue(GLUE.first, data_of_glue, Path("x")).end_tasks) == 11, "the base model is asked every task"
     shutil.rmtree(data_of_glue / "tasks" / "trec")
-    assert GLUE.on(overlay_of({}), data_of_glue).first == GLUE.first[:-1], "of which there are examples"
+    assert "trec" not in GLUE.on(overlay_of({}), data_of_glue).first, "of which there are no examples"
     with pytest.raises(DataError, match=r"'trec' needs its examples, and .* \(no `tasks/trec`\)"):
         made_of_glue(6, data_of_glue, Path("x"))
     own = made_of_glue(1, data_of_glue, Path("x"), general={"path": "mine.txt", "validation": 0.1})
     assert own.general is not None
     assert own.general.path == "mine.txt"
+
+
+def test_the_nine_tasks_are_scored_as_glue_scores_them(data_of_glue: Path) -> None:
+    for task in made_of_glue(GLUE.first, data_of_glue, Path("x")).end_tasks:
+        expected = {
+            "cola": ("matthews",),
+            "sts-b": ("pearson", "spearman"),
+            "mrpc": ("accuracy", "positive_f1"),
+            "qqp": ("accuracy", "positive_f1"),
+            "subj": (),
+            "trec": (),
+        }
+        assert task.scores == expected.get(task.name, ("accuracy",)), task.name
+    assert TASKS["qqp"].labels[-1] == TASKS["mrpc"].labels[-1] == "True", "the class of F1"
+
+
+def test_the_suite_reads_glues_published_files(tmp_path: Path) -> None:
+    glue_files.publish(tmp_path / "GLUE")
+    assert GLUE.on(overlay_of({}), tmp_path).first == tuple(name for name in GLUE.first if name in FORMATS)
+    expected = {
+        "cola": ("CoLA", "Text: The cat that I fed slept.", "acceptable"),
+        "mrpc": (
+            "PI",
+            'sentence 1: He said the shop " was open .\nsentence 2: The shop " was open , he said .',
+            "True",
+        ),
+        "sts-b": ("STS", "sentence 1: A man rides.\nsentence 2: A man is riding.", "4.8"),
+        "qnli": ("QNLI", "question: Who built it?\nsentence: It was built by Ann.", "True"),
+        "wnli": ("NLI", "sentence 1: Ann sold her car to Bo.\nsentence 2: Bo has a car.", "entailment"),
+        "rte": ("NLI", "sentence 1: Ann sold her car to Bo.\nsentence 2: Bo has a car.", "entailment"),
+        "qqp": ("QQP", "first sentence: How do I bake bread?\nsecond sentence: How is bread baked?", "True"),
+    }
+    for name, (group, text, answer) in expected.items():
+        [found] = [row for row in rows(name, "test", tmp_path) if text in row["prompt"]]
+        assert found["answer"] == answer
+        assert found["prompt"].startswith(f"Task:{group}\nDataset:{TASKS[name].dataset}\n")
+        assert ("Option:" in found["prompt"]) == (name != "sts-b")
+        assert files.proxy(name, tmp_path) == ("" if name in GLUE_ONLY else NOT_THE_SAMPLE)
+    assert len(rows("mnli", "test", tmp_path)) == 3, "the matched part"
+
+
+@pytest.mark.parametrize(("task", "scores"), [("cola", {"matthews"}), ("sts-b", {"pearson", "spearman"})])
+def test_a_run_has_glues_scores(task: str, scores: set[str], data_of_glue: Path, tmp_path: Path) -> None:
+    tiny.model("roberta").save_pretrained(tmp_path / "m")
+    tiny.tokenizer().save_pretrained(tmp_path / "m")
+    recipe = made_of_glue(
+        [task], data_of_glue, tmp_path / "run", model=str(tmp_path / "m"), data={"block_size": 64},
+        evaluation={"blocks": 4}, train={"max_steps": 2, "per_device_train_batch_size": 4},
+    )  # fmt: skip
+    results = ContinualLearner(recipe).run()
+    assert scores | {"glue_score", "choice_accuracy"} <= set(results.matrices)
+    assert list(results.matrices).index("glue_score") < list(results.matrices).index("choice_accuracy"), "it leads"
+    for row in range(2):
+        parts = [results.matrices[name].values[row][0] for name in scores]
+        mean = None if None in parts else pytest.approx(sum(parts) / len(parts))  # type: ignore[arg-type]
+        assert results.matrices["glue_score"].values[row][0] == mean
+
+
+NOT_THE_SAMPLE = "GLUE's published files, of which the published examples are a sample"
+
+
+def test_values_of_the_hub_are_rounded(tmp_path: Path) -> None:
+    values = (0.0, 1.25, 3.8, 4.95, -1.0)
+    parts = [{"sentence1": f"a {value}", "sentence2": "b", "label": value} for value in values]
+    small.on_hub(tmp_path, "sts-b", {"train": parts, "validation": parts})
+    train, _ = read("sts-b", tmp_path)
+    found = {row["sentence"].split()[3]: row["label"] for row in train}
+    assert found == {"0.0": "0.0", "1.25": "1.2", "3.8": "3.8", "4.95": "5.0"}
+    small.on_hub(tmp_path / "other", "sts-b", {"train": [parts[0] | {"label": 5.4}], "validation": parts})
+    with pytest.raises(DataError, match=r"\(stsb\) has the label '5\.4', but those of STS-B are 0\.0, 0\.2"):
+        read("sts-b", tmp_path / "other")
 
 
 def test_what_a_recipe_of_glue_refuses(data_of_glue: Path, tmp_path: Path) -> None:

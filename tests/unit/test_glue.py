@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from everlearn.predictors.weighted_ensemble import PerplexityEnsemble
 from everlearn.tasks.fine_tuning import probabilities_after
 from everlearn.tasks.glue_formats import FORMATS, GlueTask
 from everlearn.tasks.glue_reader import read_glue
+from everlearn.tasks.prompts import ChoiceTask
 
 
 def config(task: str, path: Path | str, **options: Any) -> GlueTask:
@@ -264,6 +266,25 @@ def test_options_that_stand_for_values() -> None:
     target, chosen = [0, 2.5, 5, 5], [0, 5, 5, 2.5]
     assert of("pearson", cell) == pytest.approx(scipy.stats.pearsonr(target, chosen).statistic)
     assert of("spearman", cell) == pytest.approx(scipy.stats.spearmanr(target, chosen).statistic)
+
+
+def test_a_choice_may_name_these_scores(tmp_path: Path) -> None:
+    file = tmp_path / "test.jsonl"
+    file.write_text(
+        "".join(json.dumps({"q": "?", "a": each}) + "\n" for each in ("0.0", "2.5", "5.0")), encoding="utf-8"
+    )
+    options = {"name": "t", "test": str(file), "prompt": "{q}", "answer_column": "a", "choices": ("0.0", "2.5", "5.0")}
+    task: Any = make_task(ChoiceTask(**options, scores=("accuracy", "positive_f1", "spearman")))  # type: ignore[arg-type]
+    cell = task.always("5.0")
+    assert cell.facts == {"scores": ["accuracy", "positive_f1", "spearman"], "positive": 2, "values": [0.0, 2.5, 5.0]}
+    assert of("positive_f1", cell) == pytest.approx(0.5), "of the last choice: one hit, two misses"
+    plain = ChoiceTask(**options)  # type: ignore[arg-type]
+    assert make_task(plain).always("5.0").facts == {}  # type: ignore[attr-defined]
+    assert "scores" not in plain.marks, "so that scores of earlier versions are of the same task"
+    with pytest.raises(ValueError, match="`scores` need `choices`"):
+        ChoiceTask(name="t", test="x", scores=("matthews",))
+    with pytest.raises(ValueError, match="`scores` with a correlation need numbers"):
+        ChoiceTask(name="t", test="x", choices=("a", "1"), scores=("pearson",))
 
 
 @pytest.mark.parametrize("name", ["matthews", "pearson", "spearman", "positive_f1", "glue_score"])

@@ -2,6 +2,7 @@
 
 ========================  =========================================================================================
 ``f1``, ``accuracy``      A_T: the mean over the domains' end tasks at the end of the stream
+``glue_score``            the same of GLUE's own metrics
 ``f1/<task>`` …           the same of one task
 ``accuracy_micro``        the same over all test examples together
 ``f1_forgetting`` …       (1/(T−1)) Σ_{k<T} (A_kk − A_Tk): what tasks of earlier domains lost (DAS, arXiv 2302.03241)
@@ -44,6 +45,8 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "f1_forgetting": ("f1", "forgotten"),
     "accuracy": ("accuracy", "average"),
     "accuracy_forgetting": ("accuracy", "forgotten"),
+    "glue_score": ("glue_score", "average"),
+    "glue_score_forgetting": ("glue_score", "forgotten"),
     "accuracy_learnt": ("accuracy", "just_learnt"),
     "accuracy_bwt": ("accuracy", "backward_transfer"),
     "accuracy_forgetting_max": ("accuracy", "forgotten_max"),
@@ -85,7 +88,7 @@ def numbers(run: Run) -> dict[str, float]:
     for name in (*NUMBERS, *others):
         if own := parts(run, name):
             found[name] = float(np.mean(list(own.values())))
-        if name in ("f1", "accuracy"):
+        if name in ("f1", "accuracy", "glue_score"):
             found |= {f"{name}/{task}": value for task, value in own.items()}
         if name in OVER_ALL and own:
             found[f"{name}_over_all"] = found[name] * (len(run.domains) - 1) / len(run.domains)

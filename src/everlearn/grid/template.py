@@ -11,7 +11,7 @@ from pydantic import Field
 
 from everlearn.options import Options
 
-Metric = Literal["f1", "accuracy"]
+Metric = Literal["f1", "accuracy", "glue_score"]
 """Metrics of end tasks."""
 
 

@@ -94,6 +94,13 @@ class Choice(Task):
         chosen = np.argmin(cell["option_nats"], axis=0)
         return [question.answers[option] for question, option in zip(self.questions, chosen.tolist(), strict=True)]
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what the metrics that the task names need to know."""
+        scores, choices = getattr(self.config, "scores", ()), getattr(self.config, "choices", ())
+        facts: dict[str, Any] = {"scores": list(scores), "positive": len(choices) - 1} if scores else {}
+        return facts | ({"values": [*map(float, choices)]} if {"pearson", "spearman"} & {*scores} else {})
+
     def pairs(self, question: Question) -> list[Pair]:
         """Return each option with the prompt before it."""
         return [(question.prompt, option) for option in question.answers]
@@ -114,6 +121,7 @@ class Choice(Task):
             conditions.row,
             {"option_nats": nats, "option_tokens": tokens},
             {"right_option": np.array([q.right for q in self.questions], np.int64), "option_bytes": sizes},
+            self.facts,
             fingerprint=self.fingerprint(),
         )
 
@@ -125,7 +133,7 @@ class Choice(Task):
         sizes = np.ones(nats.shape, np.int64)
         outcomes, right = {"option_nats": nats, "option_tokens": sizes}, [q.right for q in self.questions]
         given = {"right_option": np.array(right, np.int64), "option_bytes": sizes}
-        return Cell(self.kind, self.name, answer, outcomes, given, fingerprint=self.fingerprint())
+        return Cell(self.kind, self.name, answer, outcomes, given, self.facts, fingerprint=self.fingerprint())
 
 
 def option_nats(

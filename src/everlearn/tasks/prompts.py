@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from everlearn.data.readers import Row, read_rows, resolve_files
 from everlearn.errors import DataError
 from everlearn.evaluation.task import TaskConfig
-from everlearn.tasks.labelled import at_most
+from everlearn.tasks.labelled import NUMBER, at_most
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Asked(TaskConfig):
 
         Keys of later versions are included only if they are set.
         """
-        later = set() if self.keep_last else {"keep_last"}
+        later = {key for key in ("keep_last", "scores") if not getattr(self, key, None)}
         return self.model_dump_json(exclude={"name", "domain", "test", *later})
 
     @field_validator("prompt")
@@ -102,8 +102,16 @@ class ChoiceTask(Asked):
     """Text between prompt and option. Default: a blank, or nothing under `objective: text-to-text`, where prompt and
     answer are tokenised apart. It does not count towards the bytes of an option."""
 
+    scores: tuple[Literal["accuracy", "positive_f1", "matthews", "pearson", "spearman"], ...] = ()
+    """With `choices`: GLUE's metrics of the task, whose mean is its GLUE score. F1 is that of the last choice; for
+    Pearson's and Spearman's correlation the choices are numbers."""
+
     @model_validator(mode="after")
     def _two(self) -> ChoiceTask:
+        if self.scores and not self.choices:
+            raise ValueError("`scores` need `choices`, the same for all examples")
+        if {"pearson", "spearman"} & {*self.scores} and not all(map(NUMBER.fullmatch, self.choices)):
+            raise ValueError("`scores` with a correlation need numbers as `choices`")
         if len(self.choices) == 1 or len(set(self.choices)) < len(self.choices) or "" in self.choices:
             raise ValueError("`choices` must be two or more different options, none of them empty")
         return self

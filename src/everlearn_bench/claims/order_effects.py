@@ -55,10 +55,9 @@ def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
     )
     if all(len(cell.domains) < 2 for cell in ordered):
         return []
-    if any(parts(cell, metric) for cell in ordered for metric in template.metrics):
-        lead = next(
-            (each for each in template.metrics if any(parts(cell, each) for cell in ordered)), template.metrics[0]
-        )
+    metrics = [each for each in template.metrics if each in ("f1", "accuracy")]
+    if any(parts(cell, metric) for cell in ordered for metric in metrics):
+        lead: Number = next((each for each in metrics if any(parts(cell, each) for cell in ordered)), metrics[0])
         word = {"f1": "F1", "accuracy": "accuracy"}[lead]
         lost: Number = "f1_forgetting" if lead == "f1" else "accuracy_forgetting"
         shown: list[tuple[Number, str]] = [(lead, f"average {word} (points)"), (lost, f"{word} forgetting (points)")]

@@ -13,10 +13,11 @@ from everlearn.errors import DataError
 from everlearn.files import digest
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.continual_tasks import prompts
+from everlearn_bench.suites.continual_tasks.glue_samples import from_glue
 from everlearn_bench.suites.continual_tasks.hub import SETS
 from everlearn_bench.suites.continual_tasks.hub_samples import ON_HUB, WORD, Row, drawn
 from everlearn_bench.suites.continual_tasks.prompts import prompt
-from everlearn_bench.suites.continual_tasks.tasks import CACHE, TASKS, TextTask
+from everlearn_bench.suites.continual_tasks.tasks import CACHE, GLUE_ONLY, TASKS, TextTask
 
 VARIABLE = "EVERLEARN_CONTINUAL_TASKS"
 PARTS = ("train", "dev", "test")
@@ -27,7 +28,8 @@ NO_LABEL = "-"
 HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with the published files "
     "(`CL_Benchmark/<group>/<data set>/{train,test}.json` of the repository cmnfriend/O-LoRA) or with copies of them "
-    "(`tasks/long15_<task>/{train,dev,test}.jsonl.gz`, rows of `text` and `label`); `--data fetch` gets the published "
+    "(`tasks/long15_<task>/{train,dev,test}.jsonl.gz`, rows of `text` and `label`), or with GLUE's published files "
+    "(`GLUE/CoLA`, …); `--data fetch` gets the published "
     f"ones, `--data {WORD}` draws others from the sets of the Hugging Face hub. docs/continual-fine-tuning.md has the "
     "list."
 )
@@ -63,6 +65,12 @@ def copies(task: TextTask, folder: Path) -> tuple[Path, ...]:
     return tuple(files) if len(files) == len(PARTS) else ()
 
 
+def available(name: str, folder: Path) -> bool:
+    """Return whether the folder has the examples of a task, in any form but the hub's."""
+    task = TASKS[name]
+    return bool(published(task, folder) or copies(task, folder) or from_glue(name, folder))
+
+
 def proxy(name: str, data: Path) -> str:
     """Describe the source of a task's examples if they are not the published ones; empty if they are."""
     task = TASKS[name]
@@ -70,12 +78,17 @@ def proxy(name: str, data: Path) -> str:
         return ""
     if data != ON_HUB and copies(task, data):
         return task.proxy and f"{task.proxy}; not the examples of the published numbers"
+    if name in GLUE_ONLY:
+        return ""
+    if data != ON_HUB and from_glue(name, data):
+        return "GLUE's published files, of which the published examples are a sample"
     return f"drawn from the hub's set {SETS[name].name}, not the published examples" if name in SETS else ""
 
 
 def _sources(name: str, data: Path) -> tuple[Path, ...]:
     task = TASKS[name]
-    return (data != ON_HUB and (published(task, data) or copies(task, data))) or drawn(name, data)
+    on_disk = data != ON_HUB and (published(task, data) or copies(task, data) or from_glue(name, data))
+    return on_disk or drawn(name, data)
 
 
 def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:

@@ -17,6 +17,7 @@ class HubSet:
         test: the split for testing: the validation split if the labels of the test split are hidden.
         label: field of the label.
         labels: label in the dataset → published label, if they differ by more than case, blanks and punctuation.
+        step: the label is a value, rounded to a multiple of this; None if it is a class.
     """
 
     path: str
@@ -25,6 +26,7 @@ class HubSet:
     test: str = "test"
     label: str = "label"
     labels: Mapping[str, str] = field(default_factory=dict)
+    step: float | None = None
 
     @property
     def name(self) -> str:
@@ -35,6 +37,7 @@ class HubSet:
 GLUE, SUPER_GLUE = "nyu-mll/glue", "aps/super_glue"
 _PAIR = "sentence 1: {premise}\nsentence 2: {hypothesis}"
 _CHOICE = 'Which sentence is the {question} of "{premise}"? Choose one between A and B.\nA: {choice1}\nB: {choice2}'
+_SENTENCES = "sentence 1: {sentence1}\nsentence 2: {sentence2}"
 _STARS = ("very negative", "negative", "neutral", "positive", "very positive")
 
 SETS: dict[str, HubSet] = {
@@ -67,7 +70,7 @@ SETS: dict[str, HubSet] = {
     "boolqa": HubSet(SUPER_GLUE, "question: {question}\npassage: {passage}", "boolq", "validation"),
     "rte": HubSet(
         GLUE,
-        "sentence 1: {sentence1}\nsentence 2: {sentence2}",
+        _SENTENCES,
         "rte",
         "validation",
         labels={"not_entailment": "contradiction"},
@@ -82,5 +85,16 @@ SETS: dict[str, HubSet] = {
     "multirc": HubSet(
         SUPER_GLUE, "paragraph: {paragraph}\nquestion: {question}\ncandidate answer: {answer}", "multirc", "validation"
     ),
+    "cola": HubSet(GLUE, "Text: {sentence}", "cola", "validation"),
+    "mrpc": HubSet(GLUE, _SENTENCES, "mrpc", "validation", labels={"not_equivalent": "False", "equivalent": "True"}),
+    "sts-b": HubSet(GLUE, _SENTENCES, "stsb", "validation", step=0.2),
+    "qnli": HubSet(
+        GLUE,
+        "question: {question}\nsentence: {sentence}",
+        "qnli",
+        "validation",
+        labels={"not_entailment": "False", "entailment": "True"},
+    ),
+    "wnli": HubSet(GLUE, _SENTENCES, "wnli", "validation", labels={"not_entailment": "contradiction"}),
 }
 """By task; ids and fields as of the sets' cards. Texts have the form of the published files, line ends included."""

@@ -96,9 +96,18 @@ def _draw(place: HubSet, task: TextTask, split: str, rows: Any, random: np.rando
 
 def _label(task: TextTask, place: HubSet, value: Any, names: list[str] | None) -> str | None:
     """Return a label as published, by its name in the dataset; None if the dataset hides it."""
-    if value == "" or (names and value == -1):
+    if value == "" or ((names or place.step) and value == -1):
         return None
-    word = names[value] if names else str(value)
+    return label_of(task, place, names[value] if names else value)
+
+
+def label_of(task: TextTask, place: HubSet, value: Any) -> str:
+    """Return the published label of a label by its name, or of a value.
+
+    Raises:
+        DataError: there is no such label.
+    """
+    word = str(value) if place.step is None else f"{round(float(value) / place.step) * place.step:.1f}"
     known = {_plain(label): label for label in task.labels}
     known |= {_plain(theirs): label for theirs, label in place.labels.items()}
     if _plain(word) not in known:

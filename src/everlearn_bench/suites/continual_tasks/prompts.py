@@ -10,6 +10,10 @@ from everlearn_bench.suites.continual_tasks.tasks import TextTask
 
 INSTRUCTIONS = {
     "NLI": "Decide how the second sentence follows from the first one, and choose the answer from the option.",
+    "PI": "Decide whether both sentences say the same, and choose the answer from the option.",
+    "CoLA": "Decide whether the text is a sentence of good English, and choose the answer from the option.",
+    "QNLI": "Decide whether the sentence answers the question, and choose the answer from the option.",
+    "STS": "Decide how similar both sentences are, from 0.0 (not at all) to 5.0 (they say the same).",
     "QQP": "Decide whether both sentences ask for the same thing, and choose the answer from the option.",
     "SC": "Decide which opinion the writer of the text has, and choose the answer from the option.",
     "TC": "Decide what the text is about, and choose the answer from the option.",
@@ -21,6 +25,8 @@ INSTRUCTIONS = {
     "WiC": "Decide whether the word means the same in both sentences, and choose the answer from the option.",
 }
 """By group; COPA, whose text asks the question itself and lists both answers, has neither instruction nor options."""
+WITHOUT_OPTIONS = ("STS",)
+"""Groups whose labels are too many to list."""
 ENDING = "\nAnswer:"
 
 
@@ -35,5 +41,7 @@ def prompt(task: TextTask, text: str, names: bool = True) -> str:
     """
     begin = f"Task:{task.group}\nDataset:{task.dataset}\n" if names else ""
     if task.group in INSTRUCTIONS:
-        begin += f"{INSTRUCTIONS[task.group]}\nOption: {', '.join(task.labels)} \n"
+        begin += f"{INSTRUCTIONS[task.group]}\n"
+    if task.group in INSTRUCTIONS and task.group not in WITHOUT_OPTIONS:
+        begin += f"Option: {', '.join(task.labels)} \n"
     return f"{begin}{text}{ENDING}"

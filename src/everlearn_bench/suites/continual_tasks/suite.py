@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from everlearn.config.reading import read_yaml
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.grid.template import Metric
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.continual_tasks.claims import LONG_CLAIMS, STANDARD_CLAIMS
 from everlearn_bench.suites.continual_tasks.files import PARTS, data_folder, proxy, task_file
@@ -30,7 +31,7 @@ class ContinualTasks(Suite):
     groups = GROUPS
     paper_names = PAPER_NAMES
     systems = SYSTEMS
-    metrics = ("accuracy",)
+    metrics: tuple[Metric, ...] = ("accuracy",)
     by_hand = BY_HAND
     cache = "continual-tasks"
 

@@ -1,4 +1,4 @@
-"""The fifteen tasks, and two easier ones of `glue` only: labels, sizes, sources of their examples, and orders."""
+"""The fifteen tasks, and seven that only `glue` has: labels, sizes, sources of their examples, and orders."""
 
 from __future__ import annotations
 
@@ -86,11 +86,19 @@ TASKS: dict[str, TextTask] = {
     ),
     "subj": TextTask("SUBJ", "SUBJ", ("subjective", "objective"), 8_000, 1_000, "subj"),
     "trec": TextTask("QC", "TREC", tuple(_QUESTIONS.values()), 4_869, 500, "trec", spelt=_QUESTIONS),
+    "cola": TextTask("CoLA", "CoLA", ("unacceptable", "acceptable"), 8_551, 1_043, "cola"),
+    "mrpc": TextTask("PI", "MRPC", ("False", "True"), 3_668, 408, "mrpc"),
+    "sts-b": TextTask("STS", "STS-B", tuple(f"{step / 5:.1f}" for step in range(26)), 5_749, 1_500, "sts-b"),
+    "qnli": TextTask("QNLI", "QNLI", ("False", "True"), 104_743, 5_463, "qnli"),
+    "wnli": TextTask("NLI", "WNLI", ("contradiction", "entailment"), 635, 71, "wnli"),
 }
 """By the name that a domain and its end task have. Labels and sizes are those of the files of O-LoRA's repository,
-which has not the last two: of them there are copies alone."""
+which has not the last seven: two easier tasks, of which there are copies alone, and five of GLUE with its sizes. Values
+of STS-B are rounded to multiples of 0.2 and written as text, as T5 learns them (arXiv 1910.10683, section 2.4)."""
 
 
+GLUE_ONLY = ("cola", "mrpc", "sts-b", "qnli", "wnli")
+"""Tasks whose published examples are GLUE's, wherever they are read."""
 STANDARD: dict[int, tuple[str, ...]] = {
     1: ("dbpedia", "amazon", "yahoo", "agnews"),
     2: ("dbpedia", "amazon", "agnews", "yahoo"),

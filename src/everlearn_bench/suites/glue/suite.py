@@ -7,18 +7,18 @@ from typing import Any, Literal, Self
 
 from everlearn.errors import DataError
 from everlearn.methods.sequential import PLAIN
+from everlearn.tasks.glue_formats import FORMATS
 from everlearn_bench.suites.base import register_suite
-from everlearn_bench.suites.continual_tasks.files import copies, data_folder, published
+from everlearn_bench.suites.continual_tasks.files import available, data_folder
 from everlearn_bench.suites.continual_tasks.suite import ContinualTasks
-from everlearn_bench.suites.continual_tasks.tasks import BY_HAND, sources
-from everlearn_bench.suites.continual_tasks.tasks import TASKS as ALL_TASKS
+from everlearn_bench.suites.continual_tasks.tasks import BY_HAND, GLUE_ONLY, sources
 from everlearn_bench.suites.glue.claims import GLUE_CLAIMS
 from everlearn_bench.suites.glue.systems import GROUPS, SYSTEMS
 from everlearn_bench.suites.overlay import Overlay
 
 FETCHED = ("sst-2", "mnli", "qqp", "rte")
-TASKS = (*FETCHED, "subj", "trec")
-"""The last two are no tasks of GLUE: easier ones, for small models."""
+TASKS = (*FETCHED, "subj", "trec", *GLUE_ONLY)
+"""SUBJ and TREC are no tasks of GLUE: easier ones, for small models."""
 GENERAL = {part: f"general/{part}.jsonl.gz" for part in ("train", "validation")}
 """Addresses of general text: the files of all folders ``D0/<source>/`` in the data folder."""
 
@@ -37,6 +37,7 @@ class Glue(ContinualTasks):
         """The most likely label of a task is the answer."""
 
     name = "glue"
+    metrics = ("glue_score", "accuracy")
     orders = {number: (task,) for number, task in enumerate(TASKS, start=1)}  # noqa: RUF012 - see Suite
     systems = SYSTEMS
     groups = GROUPS
@@ -44,7 +45,8 @@ class Glue(ContinualTasks):
     claims = GLUE_CLAIMS
     sources = sources(FETCHED)
     by_hand = (
-        f"{BY_HAND} SUBJ and TREC are in github.com/harvardnlp/sent-conv-torch; they are read as "
+        f"{BY_HAND} The other tasks of GLUE are at https://gluebenchmark.com/tasks; put their folders into `GLUE` of "
+        "the data folder. SUBJ and TREC are in github.com/harvardnlp/sent-conv-torch; they are read as "
         "`tasks/{subj,trec}/{train,dev,test}.jsonl.gz`, rows of `text` and `label`."
     )
     known: tuple[str, ...] = TASKS
@@ -58,7 +60,7 @@ class Glue(ContinualTasks):
     def on(self, overlay: Overlay, data: Path | None = None) -> Self:
         """Return the suite with the tasks whose examples are in the folder."""
         suite, folder = super().on(overlay, data), data_folder(data)
-        there = [task for task in TASKS if published(ALL_TASKS[task], folder) or copies(ALL_TASKS[task], folder)]
+        there = [task for task in TASKS if available(task, folder)]
         suite.known = tuple(there) or TASKS
         return suite
 
@@ -67,6 +69,9 @@ class Glue(ContinualTasks):
         super().begin(raw)
         general = {"path": f"suite:glue/{GENERAL['train']}", "validation": f"suite:glue/{GENERAL['validation']}"}
         raw |= {"objective": "masked", "general": general}
+        for task in raw["end_tasks"]:
+            if (form := FORMATS.get(task["name"])) is not None:
+                task["scores"] = ["accuracy"] if len(form.tests) > 1 else list(form.scores)
 
     def locate(self, inside: str) -> Path:
         """Return the file of prompts and answers of a task, or the files of general text.
