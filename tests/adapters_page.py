@@ -64,7 +64,7 @@ METHODS: dict[str, dict[str, object]] = {
 TRAINING: dict[str, Any] = {
     "max_steps": 2,
     "per_device_train_batch_size": 2,
-    "use_cpu": True,
+    "use_cpu": tiny.USE_CPU,
     "disable_tqdm": True,
     "report_to": "none",
     "save_strategy": "no",

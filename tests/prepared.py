@@ -68,13 +68,14 @@ def run(
 @functools.cache
 def _server() -> subprocess.Popen[str]:
     """Start the process that has the libraries; it ends when its input does, at the latest with this one."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]  # the libraries may be found by it
     server = subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # this one's is a test's at the moment
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONSAFEPATH": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
     )
     assert server.stdin is not None
     atexit.register(server.wait)

@@ -150,5 +150,10 @@ def learn(
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter."""
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    """A copy of every parameter, on the CPU."""
+    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal, bit for bit, wherever they are."""
+    return torch.equal(one.cpu(), other.cpu())

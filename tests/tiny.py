@@ -25,6 +25,10 @@ from everlearn.data.corpus import Document
 from everlearn.data.packing import make_packer
 from everlearn.data.tokenize import Encoder, Kind
 
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+"""Where models are trained in tests of trainings. Formulas are compared with their slow references on the CPU."""
+USE_CPU = DEVICE.type == "cpu"
+"""The Trainer's `use_cpu` in those tests. Two processes are always on the CPU (`two_processes.HIDDEN`)."""
 VOCABULARY = 384
 WORDS = [
     "the",
@@ -161,6 +165,17 @@ def model(architecture: str = "roberta", dropout: float = 0.0, seed: int = 0, **
     torch.manual_seed(seed)
     torch.set_rng_state(generator)
     return copy.deepcopy(made)
+
+
+def placed(architecture: str = "roberta", **options: Any) -> PreTrainedModel:
+    """A random model on the device of trainings."""
+    return model(architecture, **options).to(DEVICE)
+
+
+def beside(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A batch on the device of a model."""
+    device = next(model.parameters()).device
+    return {name: value.to(device) for name, value in batch.items()}
 
 
 @functools.cache

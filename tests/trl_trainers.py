@@ -28,7 +28,7 @@ import tiny
 
 OPTIONS: dict[str, Any] = {
     "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 2, "learning_rate": 1e-3,
-    "lr_scheduler_type": "constant", "use_cpu": True, "report_to": "none", "save_strategy": "no", "bf16": False,
+    "lr_scheduler_type": "constant", "use_cpu": tiny.USE_CPU, "report_to": "none", "save_strategy": "no", "bf16": False,
     "disable_tqdm": True, "logging_steps": 1, "gradient_checkpointing": False, "seed": 3,
 }  # fmt: skip
 ROWS = 8

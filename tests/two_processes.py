@@ -7,9 +7,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 PROCESSES = 2
+HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
+"""What hides GPUs from several processes: they talk by gloo, and one GPU serves one of them."""
 IMPORTED = ["everlearn.learner", "tiny"]
 
 
@@ -21,7 +24,10 @@ def in_two_processes(work: Callable[[int, Path], None], folder: Path) -> None:
         folder: of their own; what they find goes there.
     """
     multiprocessing.set_forkserver_preload(IMPORTED)
-    torch.multiprocessing.start_processes(_process, (work, folder), nprocs=PROCESSES, start_method="forkserver")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in HIDDEN.items():
+            patch.setenv(name, value)  # the server that both are forked from keeps it
+        torch.multiprocessing.start_processes(_process, (work, folder), nprocs=PROCESSES, start_method="forkserver")
 
 
 def _process(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:

@@ -127,8 +127,11 @@ def model_for(name: str, objective: str, dropout: float = 0.1) -> PreTrainedMode
 
 
 def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Method], **options: Any) -> Stage:
-    """A stage, after the check; skips the test where a method is refused, which must be a sentence that names it."""
-    stage = stages.stage(model, index, objective, general=True, **options)
+    """A stage, after the check; skips the test where a method is refused, which must be a sentence that names it.
+
+    The model is moved to the device of trainings, as a run moves it.
+    """
+    stage = stages.stage(model.to(tiny.DEVICE), index, objective, general=True, **options)
     refusal = ""
     try:
         check_methods(methods, stages.setting(model, methods, objective, general=True))
@@ -268,7 +271,7 @@ def test_works_or_is_refused_with_a_sentence(learnt: Learnt, tmp_path: Path) -> 
     # Beside a frozen model, what was learnt is what the method keeps of its own parameters.
     assert moved or (method.needs.extra_parameters and method.memory().tensors)
     model.save_pretrained(tmp_path / "saved")
-    plain = type(model).from_pretrained(tmp_path / "saved").eval()
+    plain = type(model).from_pretrained(tmp_path / "saved").to(tiny.DEVICE).eval()
     tokens = next(stages.stage(model, 9, stage.objective.name).batches(2))
     losses = [stage.objective.per_sample_loss(m, tokens) for m in (model.eval(), plain)]
     assert torch.equal(*losses)
@@ -286,7 +289,7 @@ def test_memory_round_trip_continues_exactly(learnt: Learnt, tmp_path: Path) -> 
     assert all(torch.equal(value, theirs[key]) for key, value in learnt.weights.items())
     assert memory.facts == restored.facts
     assert memory.tensors.keys() == restored.tensors.keys()
-    assert all(torch.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
+    assert all(stages.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
 
 
 @matrix

@@ -13,6 +13,8 @@ import torch
 from small_runs import corpus, labelled, recipe
 from torch import Tensor, nn
 
+import stages
+import tiny
 from everlearn.commands.export import export
 from everlearn.data.corpus import Domain
 from everlearn.errors import DataError, EverlearnError, RunError
@@ -134,20 +136,20 @@ def test_after_mixed_precision_methods_measure_in_float32(tmp_path: Path, monkey
     def precision(stage: Stage) -> torch.dtype:
         found = []
         hook = stage.model.lm_head.dense.register_forward_hook(lambda _, __, output: found.append(output.dtype))
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            stage.objective.hidden(stage.model, {"input_ids": torch.arange(5, 29)[None]})
+        with torch.no_grad(), torch.autocast(tiny.DEVICE.type, enabled=False):
+            stage.objective.hidden(stage.model, {"input_ids": torch.arange(5, 29, device=tiny.DEVICE)[None]})
         hook.remove()
         return found[0]
 
     monkeypatch.setattr(Sequential, "after_step", lambda self, stage: seen["step"].append(precision(stage)))
     monkeypatch.setattr(Sequential, "end_domain", lambda self, stage: seen["end"].append(precision(stage)))
-    ContinualLearner(recipe(tmp_path, train={"bf16": True, "use_cpu": True, "max_steps": 1})).run()
+    ContinualLearner(recipe(tmp_path, train={"bf16": True, "max_steps": 1})).run()
     assert seen == {"step": [torch.bfloat16] * 2, "end": [torch.float32] * 2}
 
 
 def test_rounding_in_mixed_precision_is_no_drift(tmp_path: Path) -> None:
     """A budget looks at where a domain begins: nothing has been lost there."""
-    train = {"bf16": True, "use_cpu": True, "max_steps": 2, "per_device_train_batch_size": 4}
+    train = {"bf16": True, "max_steps": 2, "per_device_train_batch_size": 4}
     budget = {"name": "budget", "general": None, "earlier": 0.05, "samples": 4, "probe": 4, "checks": 1}
     learner = ContinualLearner(recipe(tmp_path, train=train, method=budget))
     learner.run()
@@ -170,7 +172,7 @@ def known() -> Iterator[None]:
 def same(one: nn.Module, other: nn.Module) -> bool:
     """Whether all parameters are equal, bit for bit."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
+    return all(stages.equal(a, b) for a, b in pairs)
 
 
 def test_they_are_the_models_of_the_stage_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def test_who_reads_all_of_them_wants_them_kept(tmp_path: Path, name: str) -> Non
 def test_an_ensemble_is_scored_with_all_models_and_exported_with_none(tmp_path: Path) -> None:
     learner = ContinualLearner(recipe(tmp_path, method="ensemble"))
     scores = learner.run().matrices["loss"].values
-    scorer, (base, *models) = learner.scorer(), [learner.checkpoints(3)[k] for k in range(3)]
+    scorer, (base, *models) = learner.scorer(), [learner.checkpoints(3, learner.scorer().device)[k] for k in range(3)]
     objective = scorer.conditions(0).objective
     for row, members in ((0, [base]), (1, models[:1]), (2, models)):
         predictor = PerplexityEnsemble(tuple(Checkpoint(model, objective) for model in members), objective)

@@ -25,6 +25,7 @@ from everlearn.methods.masks.sparse_memory import SparseMemory
 from everlearn.model.sharding import shared_parameters
 from everlearn.run import trainer
 from methods_of_other_kinds import OTHERS, registered
+from two_processes import HIDDEN
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
@@ -33,7 +34,7 @@ QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_token
 QUICK |= {"corda_method": "ipm"}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
-TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 4}
+TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 4, "use_cpu": True}
 OFTEN, WITHOUT_CHECKPOINT = {"save_steps": 2}, {"save_strategy": "no"}
 """Of runs that stop and go on, and of the first domain of all others: gathering a checkpoint takes as long as all steps
 of a domain, so those gather one, at the end of the second, where methods have a memory."""
@@ -148,7 +149,7 @@ def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
         paths[-1].write_text(one.to_yaml(), encoding="utf-8")
     here = Path(__file__).parent
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths_to(here))}
+    environment = os.environ | HIDDEN | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths_to(here))}
     done = subprocess.run(
         [*command, str(here / "run_recipes.py"), *map(str, paths)],
         env=environment,

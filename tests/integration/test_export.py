@@ -383,7 +383,7 @@ def test_what_reads_with_its_memory_is_not_exported_without_it(tmp_path: Path) -
     assert card.data.eval_results is None
     assert "not what was scored" in card.text
     there = ContinualLearner.from_export(made.folder, tmp_path / "next")
-    ours, theirs = (each.tested("a")(**TOKENS).logits for each in (learner, there))
+    ours, theirs = (each.tested("a").cpu()(**TOKENS).logits for each in (learner, there))
     assert torch.equal(ours, theirs)
 
 

@@ -22,6 +22,7 @@ from everlearn.evaluation import Cell, Results, make_task, set_path, task_path
 from everlearn.learner import ContinualLearner
 from everlearn.methods import REGISTRY
 from everlearn.predictors import Checkpoint, Ensemble, Predictor
+from everlearn.predictors.predictor import models_of
 from methods_of_other_kinds import registered
 
 GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
@@ -104,6 +105,8 @@ def matches(run: Path, task: str, outcome: str = "exact_match") -> list[float]:
 
 def measured(learner: ContinualLearner, predictor: Predictor, task: str, batch_size: int = 16) -> Cell:
     how = replace(learner.scorer().conditions(2), batch_size=batch_size)
+    for model in models_of(predictor):
+        model.to(how.device)
     config = next(each for each in learner.recipe.end_tasks if each.name == task)
     return make_task(config).measure(predictor, how)
 

@@ -1,4 +1,4 @@
-"""A protected Trainer on a CPU, alone or in each of two processes."""
+"""A protected Trainer, alone or in each of two processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everlearn.protecting import protect
 OPTIONS: dict[str, Any] = {
     "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3, "learning_rate": 1e-2,
     "weight_decay": 0.1, "adam_epsilon": 1e-2, "max_grad_norm": 0.5, "lr_scheduler_type": "constant",
-    "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1,
+    "use_cpu": tiny.USE_CPU, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1,
 }  # fmt: skip
 SPECS = [{"name": "das", "samples": 8, "general": "none"}, {"name": "ewc", "samples": 12, "strength": 0.5}]
 
@@ -45,7 +45,7 @@ def trainer_of(model: nn.Module, folder: Path, **options: Any) -> Any:
 def protected_run(folder: Path, batch: int) -> None:
     """Learn a second domain, with `batch` rows a process, and write the weights."""
     model = tiny.model("gpt2")
-    options = OPTIONS | {"per_device_train_batch_size": batch, "gradient_accumulation_steps": 1}
+    options = OPTIONS | {"use_cpu": True, "per_device_train_batch_size": batch, "gradient_accumulation_steps": 1}
     trainer = Trainer(
         model=model,
         args=TrainingArguments(str(folder / "out"), **options),

@@ -60,7 +60,7 @@ def remembered(model: nn.Module, folder: Path) -> None:
     tensors = {}
     for name, parameter in model.named_parameters():
         tensors[f"fisher/{name}"] = torch.rand(parameter.shape, generator=generator)
-        tensors[f"anchor/{name}"] = parameter.detach() + 0.1 * torch.randn(parameter.shape, generator=generator)
+        tensors[f"anchor/{name}"] = parameter.detach().cpu() + 0.1 * torch.randn(parameter.shape, generator=generator)
     ewc.load_memory(Memory(tensors, {"domains": ["d1"]}))
     MemoryFolder(folder).save([das, ewc], "d1")
 
@@ -120,7 +120,7 @@ def ours(
     model.train()
     logged = []
     for batches, count in zip(steps, items, strict=True):
-        own = [translated(batch, architecture) for batch in batches]
+        own = [tiny.beside(model, translated(batch, architecture)) for batch in batches]
         line: dict[str, float] = {}
         for batch in own:
             outputs, extra = protection.forward(model, batch)
@@ -191,7 +191,7 @@ TRAINERS: list[tuple[Callable[..., Trainer], str]] = [(stock, "gpt2"), (stock, "
 def test_a_trainer_has_the_penalties_masks_and_weights_of_our_engine(
     make: Callable[..., Trainer], architecture: str, tmp_path: Path
 ) -> None:
-    memory, model = tmp_path / "memory", tiny.model(architecture)
+    memory, model = tmp_path / "memory", tiny.placed(architecture)
     remembered(model, memory)
     shutil.copytree(memory, tmp_path / "before")
     twin = copy.deepcopy(model)
@@ -272,7 +272,7 @@ def test_a_plain_loop_has_the_penalties_and_weights_of_our_engine(tmp_path: Path
 
 
 def test_memory_goes_from_domain_to_domain_and_is_what_our_own_would_be(tmp_path: Path) -> None:
-    memory, model = tmp_path / "memory", tiny.model("gpt2")
+    memory, model = tmp_path / "memory", tiny.placed("gpt2")
     protect(stock(model, tmp_path, "gpt2"), ["ewc"], memory=memory, domain="first").train()
     (folder,) = memory.iterdir()
     assert folder.name == "stage-01-first"
@@ -284,7 +284,7 @@ def test_memory_goes_from_domain_to_domain_and_is_what_our_own_would_be(tmp_path
     found = files.load_tensors(folder / "ewc.safetensors")
     scale = max(float(value.abs().max()) for name, value in found.items() if name.startswith("fisher/"))
     for name, value in expected.memory().tensors.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-6 * scale)
+        torch.testing.assert_close(found[name], value.cpu(), rtol=1e-3, atol=1e-6 * scale)
 
     second = protect(stock(model, tmp_path, "gpt2"), ["ewc"], memory=memory)
     second.train()

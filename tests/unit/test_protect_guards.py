@@ -63,7 +63,7 @@ def hooks(model: nn.Module) -> int:
 
 
 def test_a_transform_works_in_a_trainer_and_is_gone_afterwards(tmp_path: Path) -> None:
-    model = tiny.model("gpt2")
+    model = tiny.placed("gpt2")
     twin = copy.deepcopy(model)
     plain = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "learning_rate": 0.1}
     trainer = protect(stock(model, tmp_path, "gpt2", **plain), [Noise()], memory=tmp_path / "memory", domain="d")
@@ -97,7 +97,7 @@ def test_a_training_that_fails_leaves_no_hook_and_no_memory(tmp_path: Path) -> N
     optimizer, collate = torch.optim.SGD(model.parameters(), 0.1), collator("gpt2")
     options = {"memory": tmp_path / "memory", "data": rows(), "collate": collate}
     with contextlib.suppress(KeyboardInterrupt), protect(model, optimizer, [Noise()], **options) as protected:
-        protected.loss(dict(collate(rows()[:2])))
+        protected.loss(tiny.beside(model, collate(rows()[:2])))
         assert hooks(model) == 2
         raise KeyboardInterrupt
     assert hooks(model) == 0
@@ -124,7 +124,7 @@ def t5(model: nn.Module, folder: Path) -> Trainer:
 
 
 def test_an_encoder_decoder_has_the_penalties_and_weights_of_our_engine(tmp_path: Path) -> None:
-    memory, model = tmp_path / "memory", tiny.model("t5")
+    memory, model = tmp_path / "memory", tiny.placed("t5")
     remembered(model, memory)
     shutil.copytree(memory, tmp_path / "before")
     twin = copy.deepcopy(model)
@@ -423,7 +423,7 @@ def nats_per_label(model: nn.Module, blocks: list[dict[str, Any]]) -> float:
     total = items = 0.0
     with torch.no_grad():
         for row in blocks:
-            outputs = objective.forward(model.eval(), objective.collate([row], [0]))
+            outputs = objective.forward(model.eval(), tiny.beside(model, objective.collate([row], [0])))
             total, items = total + float(outputs.losses.sum()), items + float(outputs.items)
     return total / items
 

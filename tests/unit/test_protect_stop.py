@@ -16,6 +16,7 @@ from protected_run import rows, trainer_of
 from torch import nn
 from transformers import TrainerCallback
 
+import stages
 import tiny
 from everlearn import files, protect
 from everlearn.errors import EverlearnError
@@ -74,7 +75,7 @@ def bits(base: nn.Module, record: Record, text: Any = RARE) -> dict[int, float]:
 
 
 def same(model: nn.Module, weights: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(parameter, weights[name]) for name, parameter in model.named_parameters())
+    return all(stages.equal(parameter, weights[name]) for name, parameter in model.named_parameters())
 
 
 def memory_of(folder: Path, method: str) -> dict[str, torch.Tensor]:

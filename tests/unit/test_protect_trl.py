@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 import protect_page
+import stages
 import tiny
 import trl_trainers
 from everlearn import files
@@ -73,7 +74,8 @@ def penalised(trainer: Any, importance: dict[str, Tensor], anchor: dict[str, Ten
         def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             loss = super().compute_loss(model, inputs, *args, **kwargs)
             named = model.named_parameters()
-            penalty = sum((importance[n] * (p - anchor[n]).square()).sum() for n, p in named if n in importance)
+            held = ((p, importance[n].to(p.device), anchor[n].to(p.device)) for n, p in named if n in importance)
+            penalty = sum((weight * (p - start).square()).sum() for p, weight, start in held)
             # The trainer divides by the number of passes of a step, or has done so already.
             share = 1 if self.loss_is_scaled_for_ga is not True and not self._is_scaled(inputs) else 0.5
             return loss + share * strength / 2 * penalty
@@ -102,7 +104,7 @@ def test_the_penalty_moves_weights_as_one_that_is_written_by_hand(kind: str, roo
         else:
             protect(trainer, [{**EWC, "strength": strength}], memory=root / "memory", domain="second")
         trainer.train()
-        ends.append({name: p.detach().clone() for name, p in trainer.model.named_parameters()})
+        ends.append(stages.weights(trainer.model))
     assert any(float((ends[0][n] - anchor[n]).abs().max()) > 1e-4 for n in anchor)
     for name, value in ends[0].items():
         torch.testing.assert_close(ends[1][name], value, rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
@@ -147,7 +149,7 @@ def rows_of(ids: list[int], learnt: int) -> tuple[Tensor, slice]:
 
 def mean_moment(model: nn.Module, losses: list[Any], power: int) -> dict[str, Tensor]:
     """(1/N) Σ |gₙ|ᵖ in float64, one sample after the other."""
-    exact = copy.deepcopy(model).double().eval()
+    exact = copy.deepcopy(model).cpu().double().eval()
     exact.__dict__.pop("forward", None)
     totals = {name: torch.zeros_like(p) for name, p in exact.named_parameters()}
     for loss in losses:
@@ -268,7 +270,7 @@ def test_the_base_is_protected_on_the_text_that_the_user_gives(kind: str, root: 
     assert trainer.protected.stage.general is not None
     assert trainer.protected.stage.general.size == len(tokens) // 64
     for name, p in base.named_parameters():
-        assert torch.equal(found[f"anchor/{name}"], p)
+        assert stages.equal(found[f"anchor/{name}"], p)
     objective = trainer.protected.objective.text
     assert objective is not None
     rows = trainer.protected.stage.general.take(range(trainer.protected.stage.general.size))

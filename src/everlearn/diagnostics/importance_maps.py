@@ -182,8 +182,8 @@ def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:
     Raises:
         MethodError: the model has no dropout, which the proxy needs.
     """
-    objective = learner.setting().objective
-    model = learner.model_after(0)
+    objective, device = learner.setting().objective, learner.scorer().device
+    model = learner.model_after(0).to(device)
     maps: dict[str, Map] = {}
     for domain in learner.recipe.domains:
         with learner.reporter.activity(f"General importance on {domain.name}", 1) as done:
@@ -193,7 +193,7 @@ def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:
                 blocks=samples,
                 batch_size=learner.recipe.evaluation.batch_size,
                 seed=learner.recipe.run.seed,
-                device="cpu" if learner.recipe.train.get("use_cpu") else next(model.parameters()).device,
+                device=device,
             )
             # The same dropout for every domain, so that only the text differs.
             with seeded(learner.recipe.run.seed, "similarity"):

@@ -114,7 +114,8 @@ def output_magnitudes(learner: ContinualLearner, stage: int, blocks: int) -> Mag
         RunError: a domain has too little text for two samples.
         ModelError: the stage's weights were removed.
     """
-    objective, model = learner.setting().objective, learner.model_after(stage)
+    objective, device = learner.setting().objective, learner.scorer().device
+    model = learner.model_after(stage).to(device)
     by_domain: dict[str, tuple[Rows, Rows]] = {}
     for domain in learner.recipe.domains:
         with learner.reporter.activity(f"Output magnitudes on {domain.name}", 1) as done:
@@ -125,7 +126,7 @@ def output_magnitudes(learner: ContinualLearner, stage: int, blocks: int) -> Mag
                     blocks=blocks,
                     batch_size=max(1, min(learner.recipe.evaluation.batch_size, blocks // 2)),
                     seed=learner.recipe.run.seed,
-                    device="cpu" if learner.recipe.train.get("use_cpu") else next(model.parameters()).device,
+                    device=device,
                 )
             )
             if len(batches) < 2:

@@ -97,7 +97,7 @@ def measure(
 def _reader(opened: Opened, text: str, blocks: int) -> tuple[nn.Module, PackedBlocks, Objective]:
     source = Model(path=opened.path)
     model: Any = load_model(source).eval()
-    model.to(torch.accelerator.current_accelerator() or "cpu")
+    model.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     tokenizer = load_tokenizer(source)
     objective = make_objective(None, model, tokenizer)
     size = min(BLOCK_SIZE, objective.longest_input(model) or BLOCK_SIZE)

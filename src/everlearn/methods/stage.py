@@ -30,7 +30,8 @@ class Checkpoints:
     """The plain models of a stream so far, each loaded from disk on access and not cached.
 
     ``checkpoints[0]`` is the base model, ``checkpoints[k]`` the model after domain k, ``checkpoints[-1]`` the last
-    finished one. Each access returns a new model in float32 on the CPU, in evaluation mode.
+    finished one. Each access returns a new model in float32, in evaluation mode: in training on the CPU, in a test on
+    the device of the tested model.
 
     Args:
         count: number of models.

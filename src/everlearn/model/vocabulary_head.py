@@ -291,10 +291,17 @@ def drawn(
     for part, chance in zip(features.split(256), chances.to(features.device).flatten().split(256), strict=True):
         likely = log_probabilities(project, part, labels, cap).exp()
         likely[:, list(without)] = 0
-        summed = likely.cumsum(-1)
+        summed = running_sums(likely)
         # Scale by the last sum, which is 1 except for rounding, so that no value lies beyond it.
         words.append(torch.searchsorted(summed, (chance * summed[:, -1])[:, None], right=True).squeeze(1))
     return torch.cat(words).double()
+
+
+def running_sums(values: Tensor) -> Tensor:
+    """Return the sums along the last dimension up to each value; on the CPU if they must be deterministic."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return values.cumsum(-1)
+    return values.cpu().cumsum(-1).to(values.device)  # a GPU's kernel is refused then
 
 
 class LogitsHandle(NamedTuple):

@@ -22,6 +22,7 @@ from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
 from everlearn.model.finding import takes
 from everlearn.model.objectives import decoder_start
+from everlearn.model.vocabulary_head import running_sums
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64, and receives the chosen tokens, [B]."""
@@ -76,7 +77,7 @@ class Ending:
 
 def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
     """Return the indices, [B, 1], at which uniform numbers in [0, 1), [B, 1], fall in distributions [B, K]."""
-    upto = probabilities.cumsum(-1)
+    upto = running_sums(probabilities)
     within = numbers.to(upto) * upto[:, -1:]  # a sum of many is not quite 1
     return torch.searchsorted(upto, within, right=True).clamp(max=upto.shape[1] - 1)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from everlearn.model.objectives import IGNORE, Masked, Objective
+from everlearn.model.vocabulary_head import running_sums
 from everlearn.predictors.decoding import Continuation
 from everlearn.predictors.ensemble import weighted
 from everlearn.predictors.predictor import Batch, Predictor, Tune
@@ -139,7 +140,7 @@ def _following(ids: Tensor, first: Tensor) -> Tensor:
 
 def _before(losses: Tensor, first: Tensor) -> Tensor:
     """Return the mean of the losses before each token in its document, [M, B, S]; 0 if there are none."""
-    total = losses.cumsum(2) - losses
+    total = running_sums(losses) - losses
     total = total - total.gather(2, first.expand_as(total))
     read = torch.arange(losses.shape[2], device=losses.device) - first
     return total / read.clamp(min=1)

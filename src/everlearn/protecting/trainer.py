@@ -66,6 +66,8 @@ class Protected(_Base):
             resume_from_checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
             if resume_from_checkpoint is None:
                 raise RunError(f"{folder} has no checkpoint to resume from. Leave `resume_from_checkpoint` out.")
+        if self.is_fsdp_enabled:  # the Trainer moves the model when it shards it, and methods measure before
+            self.protected.stage.model.to(self.args.device)
         own: Any = self.train_dataset
         checkpoint: Any = resume_from_checkpoint or None
         result: Any = TrainOutput(0, math.nan, {})  # of a training that had come to its end when it was interrupted

@@ -1,7 +1,8 @@
 """Decide where a domain ends (`stop`): at its best step within the bounds on what the model forgets.
 
 After a bound is passed, the domain is trained again from the checkpoint of its best step, with the memory that the
-methods had there, as if a killed run were resumed. So a run that is killed at any moment ends with the same weights.
+methods had there, as if a killed run were resumed. So a run that is killed at any moment ends with the same weights (on
+a GPU with ``train.full_determinism``).
 A protected Trainer (:mod:`everlearn.protecting.stopping`) is judged and continued in the same way.
 """
 

@@ -48,6 +48,7 @@ from everlearn.model.routing import router_note
 from everlearn.model.text_format import TextFormat
 from everlearn.model.vocabulary_head import text_config
 from everlearn.run import optimizer_state
+from everlearn.run.devices import check_devices, make_deterministic
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter
@@ -70,6 +71,9 @@ class OpenRun:
         # One process evaluates while the others wait, which can take longer than the default timeout of ten minutes.
         # `cpu` is set as TrainingArguments set it: otherwise accelerate makes no process group on CPU.
         cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
+        check_devices(cpu)
+        if recipe.train.get("full_determinism"):
+            make_deterministic()
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.reporter.left(None)  # the reporter may still show the estimate of an earlier run
@@ -336,9 +340,9 @@ class OpenRun:
             return None
         return optimizer_state.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
 
-    def checkpoints(self, count: int) -> Checkpoints:
+    def checkpoints(self, count: int, device: torch.device | str = "cpu") -> Checkpoints:
         """Return the models before a stage, for its methods; only stages with intact checksums are read."""
-        return Checkpoints(count, self._sealed_model_after)
+        return Checkpoints(count, lambda index: self._sealed_model_after(index).to(device))
 
     def _sealed_model_after(self, index: int) -> nn.Module:
         if index > 0:

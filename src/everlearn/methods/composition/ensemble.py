@@ -13,7 +13,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
 from everlearn.model.anatomy import kind_of
 from everlearn.predictors.ensemble import Ensemble
-from everlearn.predictors.predictor import Checkpoint, Predictor, models_of
+from everlearn.predictors.predictor import Checkpoint, Predictor
 from everlearn.predictors.weighted_ensemble import PerplexityEnsemble
 
 
@@ -96,8 +96,7 @@ class DomainEnsemble(Method):
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
         """Return the ensemble of the earlier domains' models and the tested one; the base model is not a member."""
-        device = next(models_of(predictor)[0].parameters()).device
-        earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
+        earlier = [reading.checkpoints[k] for k in range(1, len(reading.learnt))]
         members = (*(Checkpoint(model, reading.objective) for model in earlier), predictor)
         if self.config.combine == "by_perplexity":
             return PerplexityEnsemble(members, reading.objective, self.config.temperature)

@@ -122,5 +122,5 @@ def largest_entries(momentum: Tensor, fraction: float) -> Tensor:
     sizes = momentum.float().abs().flatten()
     # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
     count = max(1, math.floor(fraction * sizes.numel() + 1e-9))
-    smallest = sizes.kthvalue(sizes.numel() - count + 1).values
+    smallest = sizes.topk(count, sorted=False).values.min()  # kthvalue is refused on a GPU by `full_determinism`
     return ((sizes >= smallest) & (sizes > 0)).float().view(momentum.shape)
