@@ -135,7 +135,7 @@ def learn(
     at.model.train()
     parts = []
     for batch in BlockLoader(data, at.objective, at.batch_size, at.steps):
-        loss, named = protection.loss(at.model, batch)
+        loss, named = protection.loss(at.model, tiny.beside(at.model, batch))
         loss.backward()
         protection.after_backward()
         if each is not None:

@@ -66,7 +66,7 @@ def chats(count: int, seed: int, padding: int) -> PackedBlocks:
 def learnt(name: str, padding: int) -> dict[str, Tensor]:
     """The weights after two domains, and what the method keeps."""
     method = build({"name": name, **OPTIONS.get(name, {})})
-    model = tiny.model("gpt2", dropout=0.0 if name in ROUNDED else 0.1)
+    model = tiny.placed("gpt2", dropout=0.0 if name in ROUNDED else 0.1)
     for index in (1, 2):
         stage = stages.stage(model, index, "causal", general=True, steps=2)
         stage.source, stage.general = chats(12, index, padding), chats(12, 99, padding)

@@ -74,7 +74,7 @@ def listed(names: tuple[str, ...]) -> list[Method]:
 
 def results(names: tuple[str, ...], dropout: float, where: Where = PLACES[0]) -> dict[str, Tensor]:
     """Weights and memories after a short stream, the methods acting in the order of the names."""
-    methods, model = listed(names), tiny.model(where.architecture, dropout=dropout)
+    methods, model = listed(names), tiny.placed(where.architecture, dropout=dropout)
     for index in range(1, DOMAINS + 1):
         stage = stages.stage(model, index, where.objective, general=True, steps=2)
         stages.learn(methods, stage, optimizer=torch.optim.SGD, lr=0.1)
