@@ -213,7 +213,7 @@ def test_who_reads_all_of_them_wants_them_kept(tmp_path: Path, name: str) -> Non
 def test_an_ensemble_is_scored_with_all_models_and_exported_with_none(tmp_path: Path) -> None:
     learner = ContinualLearner(recipe(tmp_path, method="ensemble"))
     scores = learner.run().matrices["loss"].values
-    scorer, (base, *models) = learner.scorer(), [learner.checkpoints(3, learner.scorer().device)[k] for k in range(3)]
+    scorer, (base, *models) = learner.scorer(), [learner.checkpoints(3).on(tiny.DEVICE)[k] for k in range(3)]
     objective = scorer.conditions(0).objective
     for row, members in ((0, [base]), (1, models[:1]), (2, models)):
         predictor = PerplexityEnsemble(tuple(Checkpoint(model, objective) for model in members), objective)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -55,6 +56,11 @@ class Checkpoints:
         if not -self._count <= number < self._count:
             raise MethodError(f"There is no checkpoint {number}: 0 is the base model, the last is {self._count - 1}.")
         return self._load(number % self._count).eval()
+
+    def on(self, device: torch.device) -> Checkpoints:
+        """Return the same models, each moved to a device when it is loaded."""
+        load = self._load
+        return Checkpoints(self._count, None if load is None else lambda number: load(number).to(device))
 
 
 @dataclass(frozen=True)

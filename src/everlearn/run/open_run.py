@@ -340,9 +340,9 @@ class OpenRun:
             return None
         return optimizer_state.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
 
-    def checkpoints(self, count: int, device: torch.device | str = "cpu") -> Checkpoints:
+    def checkpoints(self, count: int) -> Checkpoints:
         """Return the models before a stage, for its methods; only stages with intact checksums are read."""
-        return Checkpoints(count, lambda index: self._sealed_model_after(index).to(device))
+        return Checkpoints(count, self._sealed_model_after)
 
     def _sealed_model_after(self, index: int) -> nn.Module:
         if index > 0:

@@ -221,7 +221,7 @@ class Scorer:
             objective=objective,
             language_model=model,
             batches=batches,
-            checkpoints=self.run.checkpoints(row + 1, self.device),
+            checkpoints=self.run.checkpoints(row + 1).on(self.device),
         )
 
     # -- one row ----------------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ class Protection:
             objective=stage.objective,
             language_model=lambda: stage.model,
             batches=stage.batches,
-            checkpoints=stage.checkpoints,
+            checkpoints=stage.checkpoints.on(next(model.parameters()).device),
         )
         return as_tested(self.methods, model, reading)
 
