@@ -16,7 +16,6 @@ from everlearn.data.reservoir import Reservoir
 from everlearn.methods.base import REGISTRY, Cost, Memory, Method, MethodConfig, Needs, Reading, Stage, register
 from everlearn.methods.gradients import Gradients
 from everlearn.predictors import Checkpoint, Ensemble, Predictor, TextRouter
-from everlearn.predictors.predictor import models_of
 from everlearn.seeding import seed_for
 
 KNOWN = set(REGISTRY)
@@ -138,8 +137,7 @@ class StageEnsemble(Method):
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
         """The earlier stages' models beside the one that is tested; the base model is none of them."""
-        device = next(models_of(predictor)[0].parameters()).device
-        earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
+        earlier = [reading.checkpoints[k] for k in range(1, len(reading.learnt))]
         return Ensemble((*(Checkpoint(model, reading.objective) for model in earlier), predictor), self.config.mix)
 
 
@@ -156,8 +154,7 @@ class StageByText(Method):
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
         """The earlier stages' models beside the one that is tested."""
-        device = next(models_of(predictor)[0].parameters()).device
-        earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
+        earlier = [reading.checkpoints[k] for k in range(1, len(reading.learnt))]
         members = (predictor, *(Checkpoint(model, reading.objective) for model in earlier))
         return TextRouter(members, reading.objective)
 
