@@ -130,7 +130,7 @@ def _rows_of_files(task: GlueTask, part: str, notes: list[str]) -> Iterator[tupl
         )
 
 
-def _dev_ids(task: GlueTask, folder: Path) -> set[tuple[str, str]]:
+def _dev_ids(task: GlueTask, folder: Path) -> set[tuple[str, ...]]:
     """Return the pairs of sentences of MRPC's corpus that GLUE's split has for validation."""
     file = next((place for name in ("mrpc_dev_ids.tsv", "dev_ids.tsv") if (place := folder / name).is_file()), None)
     if file is None or not (folder / "msr_paraphrase_train.txt").is_file():
@@ -138,7 +138,7 @@ def _dev_ids(task: GlueTask, folder: Path) -> set[tuple[str, str]]:
             f"End task '{task.name}': '{folder}' needs `train.tsv` and `dev.tsv`, or `msr_paraphrase_train.txt` and "
             "`mrpc_dev_ids.tsv`, from which GLUE makes them."
         )
-    return {(one, other) for one, other in (line.split("\t") for line in _lines(file))}
+    return {tuple(line.split()) for line in _lines(file)}
 
 
 def table(file: Path, header: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[str, str] | None]]:
