@@ -166,7 +166,7 @@ def test_plan_counts_exactly(everlearn: Project) -> None:
     steps, measuring = plan["memory"], plan["measuring"]
     assert steps["gradients"] == 4 * plan["parameters"]
     assert "gradients" not in measuring
-    assert measuring["Adam"] == steps["Adam"] == 8 * plan["parameters"], "the optimizer lives until a domain has ended"
+    assert measuring["optimizer"] == steps["optimizer"] >= 8 * plan["parameters"], "it lives until a domain ends"
     assert measuring["what is measured"] == plan["methods"]["ewc"]["measuring_bytes"] > 8 * plan["parameters"]
     assert plan["peak"] == sum(measuring.values()) > sum(steps.values())
     assert plan["plain"] is None
@@ -178,13 +178,32 @@ def test_plan_says_what_memory_peaks_at(everlearn: Project) -> None:
     everlearn.recipe["method"] = ["ewc", {"name": "replay", "share": 0.1}]
     everlearn.recipe["train"] |= {"bf16": True}
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
-    assert plan["measuring"]["activations (rough)"] > plan["memory"]["activations (rough)"], "measured in float32"
+    assert plan["measuring"]["activations"] > plan["memory"]["activations"], "measured in float32"
     assert "between domains" in everlearn("plan", "recipe.yaml", "--no-measure").out
     everlearn.recipe["method"] = "l2"
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
     assert plan["measuring"] == {}
     assert plan["peak"] == sum(plan["memory"].values())
     assert "between domains" not in everlearn("plan", "recipe.yaml", "--no-measure").out
+
+
+def test_plan_for_another_machine_reads_no_weight(everlearn: Project) -> None:
+    """A folder with a configuration and a tokenizer is enough; the exit code says whether it fits."""
+    base = Path(everlearn.recipe["model"])
+    shutil.copytree(base, "weightless", ignore=shutil.ignore_patterns("*.safetensors"))
+    everlearn.recipe["model"] = "weightless"
+    outcome = everlearn("plan", "recipe.yaml", "--devices", "4", "--memory", "80GB", "--json")
+    assert outcome.code == 0, outcome.err
+    plan = json.loads(outcome.out)
+    assert (plan["devices"], plan["distribution"], plan["plain"]) == (4, "DDP", None)
+    assert plan["rows_per_step"] == 16, "the batches of four devices"
+    assert plan["memory"]["buckets of gradients (DDP)"] == 4 * plan["parameters"]
+    assert plan["verdict"]["fits"] is True
+
+    outcome = everlearn("plan", "recipe.yaml", "--devices", "4", "--memory", "1MB")
+    assert outcome.code == 2
+    assert outcome.out.startswith("Does not fit: each of 4 devices would hold about")
+    everlearn.fails("plan", "recipe.yaml", "--memory", "80", says=("`--memory` is '80'", "like 80GB"))
 
 
 def test_plan_measures_what_init_writes_in_mixed_precision(everlearn: Project) -> None:
@@ -206,7 +225,7 @@ def test_plan_of_a_frozen_model(everlearn: Project) -> None:
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
     assert list(plan["methods"]) == ["demix", "kd"]
     assert plan["trainable"] == plan["methods"]["demix"]["parameters"] < plan["parameters"]
-    assert plan["memory"]["Adam"] == 8 * plan["trainable"]
+    assert plan["memory"]["optimizer"] == 8 * plan["trainable"] + 4, "two moments of each, and a step"
     assert "1.33 extra passes per step" in everlearn("plan", "recipe.yaml", "--no-measure").out
 
 

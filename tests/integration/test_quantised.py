@@ -117,7 +117,7 @@ def test_optimizers_in_8_bits_go_on_from_domain_to_domain(tmp_path: Path, optim:
         make_plan(each, measure=False)
         for each in (wanted, wanted.changed(train=wanted.train | {"optim": "adamw_torch"}))
     ]
-    assert plans[0].memory["Adam"] * 4 == plans[1].memory["Adam"]
+    assert 3.5 < plans[1].memory["optimizer"] / plans[0].memory["optimizer"] < 4
 
 
 @needs_bitsandbytes

@@ -18,11 +18,12 @@ from transformers import (
 import stages
 import support_page
 import tiny
-from everlearn.commands.memory_estimate import memory_held
+from everlearn.commands.activation_trace import trace
 from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.depth import places
+from everlearn.model.loading import empty_model
 from everlearn.model.objectives import IGNORE, make_objective
 from everlearn.model.packed_rows import why_not_isolated
 from everlearn.model.routing import router_note
@@ -30,7 +31,6 @@ from everlearn.model.structure import architecture_for
 from everlearn.model.weight_movement import SavedWeights
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.protecting import protect
-from everlearn.run.disk import Sizes
 from model_types import DECODERS, ENCODERS, TYPES, configuration
 
 
@@ -264,9 +264,11 @@ def test_tensors_in_a_file_have_the_places_of_the_layers(model_type, tmp_path):
 
 @pytest.mark.parametrize("model_type", sorted(TYPES))
 def test_memory_is_estimated(model_type):
-    model = support_page.model(model_type)
-    step, _ = memory_held(model, Sizes.of(model, [], 2), {}, rows=2, block_size=16)
-    assert step["activations (rough)"] > 0
+    """Only the configuration is read; twice the rows hold about twice as much."""
+    model = empty_model(configuration(model_type))
+    objective = make_objective(support_page.objective(model_type), model, tiny.tokenizer())
+    one, two = (trace(model, objective, rows, 16, half=False, checkpointing=False).activations for rows in (1, 2))
+    assert 0 < one < two <= 2.1 * one
 
 
 def test_protect_trains_a_type_without_an_entry(tmp_path):

@@ -20,17 +20,41 @@ def command(
     measure: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Time a few training steps on this machine.")
     ] = True,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices", min=1, metavar="N", help="Plan on paper for a machine with N devices; nothing is timed."
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Say whether the run fits devices of this memory, as 80GB; exit code 2 if not. Nothing is timed.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate the cost of a run: tokens, steps, memory, disk and time, with and without the methods."""
+    from everlearn.commands.memory_verdict import bytes_of
     from everlearn.commands.plan import make_plan
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
     from everlearn.run.progress import Terminal
 
     quiet()
-    plan = make_plan(load(recipe, overrides or ()), measure=measure, reporter=Terminal())
+    size = None if memory is None else bytes_of(memory)
+    plan = make_plan(
+        load(recipe, overrides or ()),
+        measure=measure and devices is None and size is None,
+        reporter=Terminal(),
+        devices=devices,
+        memory=size,
+    )
     show(plan.to_json(), as_json, lambda: _rendered(plan))
+    if plan.verdict is not None and not plan.verdict.fits:
+        raise typer.Exit(2)
 
 
 def _rendered(plan: Plan) -> RenderableType:
@@ -39,11 +63,12 @@ def _rendered(plan: Plan) -> RenderableType:
     from rich.text import Text
 
     domains = Table(title="Domains", title_justify="left")
-    for column in ("Domain", "Documents", "Tokens", "Rows", "Steps", "Passes over the data"):
+    for column in ("Domain", "Documents", "Tokens", "Rows", "Steps", "Rows a step", "Tokens learnt", "Passes"):
         domains.add_column(column, justify="left" if column == "Domain" else "right")
     for domain in plan.domains:
         domains.add_row(Text(domain.name), *domain.cells())
     costs = Table(title="Cost", title_justify="left", show_header=False)
     for name, value in plan.lines():
         costs.add_row(name, Text(value))
-    return Group(domains, Text(""), costs, *(Text(f"Note: {note}") for note in plan.notes))
+    verdict = [] if plan.verdict is None else [Text(plan.verdict.sentence, style="bold"), Text("")]
+    return Group(*verdict, domains, Text(""), costs, *(Text(f"Note: {note}") for note in plan.notes))

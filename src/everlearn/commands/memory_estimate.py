@@ -1,67 +1,239 @@
-"""Estimate the memory that training needs, for `everlearn plan` and for the batch size that `everlearn init` writes."""
+"""Estimate the memory of each device in training, for `everlearn plan` and the batch size that `everlearn init` writes.
+
+Weights, gradients, optimizer state and the tensors of methods are counted from shapes; activations are traced
+(:mod:`everlearn.commands.activation_trace`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from transformers import TrainingArguments
 
+from everlearn.commands.activation_trace import Traced, trace
+from everlearn.commands.optimizer_bytes import ADAM, optimizer_bytes
 from everlearn.methods.cost import Cost
+from everlearn.model.objectives import Objective
 from everlearn.model.quantising import quantised_bytes
-from everlearn.model.vocabulary_head import LOGITS_PER_CHUNK, text_config
 from everlearn.run.disk import Sizes
 
-ACTIVATION_BYTES = 34
-"""Bytes of activations per layer, token and hidden feature in 16 bits, without attention scores (arXiv 2205.05198,
-eq. 2); twice that in float32."""
+ROOM = 0.9
+"""Share of a device's memory that the estimate may use; the rest is for the libraries, fragments of freed memory and
+the error of the estimate."""
+ACTIVATIONS, GATHERED, COPIES = "activations", "gathered layers", "weights in 16 bits"
+ESTIMATED = (ACTIVATIONS, GATHERED, COPIES)
+"""Parts that are estimates; the others are exact."""
+OPTIMIZER = "optimizer"
 
 
-def memory_held(
-    model: nn.Module,
-    sizes: Sizes,
-    costs: Mapping[str, Cost],
-    *,
-    rows: int,
-    block_size: int,
-    half: bool = False,
-    small_adam: bool = False,
-    quantised: dict[str, Any] | None = None,
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes by use, at the peak of a step, and while a method measures between two domains.
+@dataclass(frozen=True)
+class Setup:
+    """What decides the memory of a device, apart from the model and the methods.
+
+    Attributes:
+        rows: rows in a batch of one device.
+        half: whether the computation is in 16 bits.
+        checkpointing: whether layers are computed again in the backward pass.
+        devices: number of devices, each with a process.
+        sharded: whether FSDP2 divides the model over them; otherwise each has all of it (DDP).
+        wraps: whether FSDP2 gathers one layer at a time.
+        reshards: whether FSDP2 frees a gathered layer after its forward pass.
+    """
+
+    rows: int
+    half: bool = False
+    checkpointing: bool = False
+    devices: int = 1
+    sharded: bool = False
+    wraps: bool = True
+    reshards: bool = True
+
+    @classmethod
+    def of(cls, args: TrainingArguments, devices: int) -> Setup:
+        """Read the training arguments."""
+        fsdp: Mapping[str, Any] = args.fsdp_plugin_args or {} if args.fsdp else {}
+        return cls(
+            rows=args.per_device_train_batch_size,
+            half=bool(args.bf16 or args.fp16),
+            checkpointing=bool(args.activation_checkpointing or fsdp.get("activation_checkpointing")),
+            devices=devices,
+            sharded=bool(args.fsdp) and devices > 1,
+            wraps=fsdp.get("auto_wrap_policy") != "NO_WRAP",
+            reshards=bool(fsdp.get("reshard_after_forward", True)),
+        )
+
+    @property
+    def distribution(self) -> str:
+        """Return how the model lies on several devices; "" with one."""
+        return "" if self.devices == 1 else "FSDP2" if self.sharded else "DDP"
+
+
+class Held(NamedTuple):
+    """What one device holds, as bytes by use.
+
+    Attributes:
+        step: at the peak of a step.
+        between: between two domains, while a method measures or FSDP2's shards are gathered; empty if neither happens.
+    """
+
+    step: dict[str, int]
+    between: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """Return the most bytes held."""
+        return max(sum(self.step.values()), sum(self.between.values()))
+
+
+class MemoryEstimate:
+    """The memory of a device under different setups.
 
     Args:
-        model: a model on any device; its weights are not read.
+        model: a model on any device, of which only shapes are read; parameters without gradient are frozen.
         sizes: numbers of parameters of the run.
-        costs: method → its cost.
-        rows: rows in a batch of one device.
+        costs: label of each method → its cost.
+        objective: computes the loss.
         block_size: tokens in a row.
-        half: whether the computation is in 16 bits.
-        small_adam: whether the optimizer's state has 8 bits per number.
+        args: names the optimizer; None for AdamW.
         quantised: options of quantisation of the weights, if any.
     """
-    config: Any = model.config if hasattr(model.config, "hidden_size") else text_config(model)
-    layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
-    per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES
-    trained = sizes.trained(len(sizes.stages))
-    wider = 1 + sum(cost.passes_per_step for cost in costs.values())
-    weights = 4 * sizes.stages[-1] if quantised is None else quantised_bytes(model, quantised)
-    logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
-    kept = {
-        "weights": weights + 4 * sizes.added,
-        "Adam": (2 if small_adam else 8) * trained,
-        "methods": sum(cost.memory_bytes for cost in costs.values()),
-    }
-    steps = kept | {
-        "gradients": 4 * trained,
-        "activations (rough)": int(rows * wider * per_row * (1 if half else 2)) + 8 * logits,
-    }
-    # Methods measure one after the other, in float32; the optimizer's state is kept meanwhile.
-    most = max((cost.measuring_bytes for cost in costs.values()), default=0)
-    measuring = kept | {"activations (rough)": 2 * rows * per_row + 8 * logits, "what is measured": most}
-    return steps, measuring if most else {}
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sizes: Sizes,
+        costs: Mapping[str, Cost],
+        objective: Objective,
+        block_size: int,
+        args: TrainingArguments | None = None,
+        quantised: dict[str, Any] | None = None,
+    ) -> None:
+        self.model, self.sizes, self.costs = model, sizes, costs
+        self._objective, self._block_size, self._quantised = objective, block_size, quantised
+        self._args = args
+        self._traced: dict[tuple[int, bool, bool], Traced] = {}
+        self._states: dict[int, int] = {}
+        self.optimizer_is_exact = True
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters of the model that are trained, without those that methods add."""
+        return [] if self.sizes.frozen else [each for each in self.model.parameters() if each.requires_grad]
+
+    @property
+    def trained_numbers(self) -> int:
+        """Return how many numbers have gradients and optimizer state in the last stage."""
+        return round(self._growth * sum(parameter.numel() for parameter in self.trained)) + self.sizes.added
+
+    def held(self, setup: Setup) -> Held:
+        """Return what a device holds."""
+        fixed = self.fixed(setup)
+        traced = self._trace(setup.rows, setup.half, setup.checkpointing)
+        wider = 1 + sum(cost.passes_per_step for cost in self.costs.values())
+        copies = {} if setup.sharded or not setup.half else {COPIES: traced.copies}
+        step = fixed.step | copies | {ACTIVATIONS: round(traced.activations * wider)}
+        if not fixed.between:
+            return Held(step, {})
+        # Methods measure without mixed precision; nothing but the gathering happens if none does.
+        measures = any(cost.measuring_bytes for cost in self.costs.values())
+        measuring = self._trace(setup.rows, half=False, checkpointing=False).activations if measures else 0
+        return Held(step, fixed.between | ({ACTIVATIONS: measuring} if measures else {}))
+
+    def fixed(self, setup: Setup) -> Held:
+        """Return the part of :meth:`held` that does not depend on the batch."""
+        over = setup.devices if setup.sharded else 1
+        weights, trained = self._numbers(over), self._numbers(over, self.trained)
+        kept = {"weights": 4 * weights if self._quantised is None else self._quantised_weights()}
+        kept |= {OPTIMIZER: self._optimizer(over)}
+        kept |= {
+            f"method {name}": _share(cost.memory_bytes, over) + (cost.whole if setup.sharded else 0)
+            for name, cost in self.costs.items()
+            if cost.memory_bytes
+        }
+        step = kept | {"gradients": 4 * trained}
+        if setup.distribution == "DDP":
+            step |= {"buckets of gradients (DDP)": 4 * trained}
+        if setup.sharded:
+            step |= {GATHERED: self._gathered(setup)}
+        most = max((cost.measuring_bytes for cost in self.costs.values()), default=0)
+        between = kept | ({"what is measured": most} if most else {})
+        if setup.sharded:  # a plain, complete model on each device, on which methods measure and which is saved
+            between |= {"the complete model": 4 * self._numbers(1)}
+        return Held(step, between if most or setup.sharded else {})
+
+    @property
+    def _growth(self) -> float:
+        return self.sizes.stages[-1] / self.sizes.base
+
+    def _numbers(self, over: int, parameters: Sequence[nn.Parameter] | None = None) -> int:
+        """Return how many numbers a device holds of these parameters (of all by default) and of the added ones."""
+        own = self.model.parameters() if parameters is None else parameters
+        return round(self._growth * sum(_shard(p.shape, over).numel() for p in own)) + _share(self.sizes.added, over)
+
+    def _quantised_weights(self) -> int:
+        return quantised_bytes(self.model, self._quantised or {}) + 4 * self.sizes.added
+
+    def _optimizer(self, over: int) -> int:
+        """Return the bytes of the optimizer's state; a growing model's grows with it."""
+        if over not in self._states:
+            shapes = [_shard(parameter.shape, over) for parameter in self.trained]
+            shapes += [torch.Size([_share(self.sizes.added, over)])] if self.sizes.added else []
+            own, exact = (ADAM * sum(map(math.prod, shapes)), True)
+            if self._args is not None:
+                own, exact = optimizer_bytes(self._args, shapes)
+            self.optimizer_is_exact &= exact
+            self._states[over] = round(own * (self._growth if not self.sizes.frozen else 1))
+        return self._states[over]
+
+    def _trace(self, rows: int, half: bool, checkpointing: bool) -> Traced:
+        key = (rows, half, checkpointing)
+        if key not in self._traced:
+            self._traced[key] = trace(
+                self.model, self._objective, rows, self._block_size, half=half, checkpointing=checkpointing
+            )
+        return self._traced[key]
+
+    def _gathered(self, setup: Setup) -> int:
+        """Estimate the complete weights and gradients that a device holds for a moment under FSDP2.
+
+        Accelerate divides the model into layers, the embedding, and the rest with the output head. The rest is kept
+        between forward and backward pass. A layer is gathered while the one before it computes, into a buffer first;
+        its gradients are complete until they are summed over the devices, from a buffer too.
+        """
+        number = 2 if setup.half else 4
+        whole = sum(parameter.numel() for parameter in self.model.parameters())
+        units = _units(self.model) if setup.wraps else []
+        rest = whole - sum(units)
+        if not setup.reshards:
+            return number * (whole + rest + 3 * max(units, default=0))
+        return number * (2 * rest + 5 * max(units, default=0))
+
+
+def _units(model: Any) -> list[int]:
+    """Return the number of parameters of each group of layers that FSDP2 gathers and frees one after the other."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    inside = {id(part) for module in found for part in module.modules() if part is not module}
+    found = [module for module in found if id(module) not in inside]
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or getattr(head, "weight", None) is not embedding.weight:
+        found.append(embedding)
+    return [sum(parameter.numel() for parameter in module.parameters()) for module in found]
+
+
+def _shard(shape: torch.Size, over: int) -> torch.Size:
+    """Return the shape of the largest shard of a parameter, which FSDP2 divides along its first dimension."""
+    return torch.Size([_share(shape[0], over), *shape[1:]]) if len(shape) else shape
+
+
+def _share(number: int, over: int) -> int:
+    return -(-number // over)
 
 
 def memory_free() -> tuple[int | None, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from everlearn.commands.memory_estimate import memory_free, memory_held
+from everlearn.commands.memory_estimate import ROOM, MemoryEstimate, Setup, memory_free
 from everlearn.commands.recommendation import size_text
 from everlearn.config.addresses import located
 from everlearn.errors import RecipeError
@@ -24,9 +24,6 @@ from everlearn.model.options import Model
 from everlearn.model.structure import kind_of_config
 from everlearn.run.disk import Sizes
 from everlearn.wording import size
-
-ROOM = 0.8
-"""Share of the free memory that the estimate may use, as a margin for its error."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,7 @@ class ModelProbe:
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self.saved_as = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
         self.objective = objective.name
+        self._loss = objective
         self.longest = objective.longest_input(self.model)
 
     def tokens(self, texts: Sequence[str]) -> int:
@@ -129,10 +127,10 @@ class ModelProbe:
         sizes = Sizes.of(self.model, built, domains)
         free, device = memory_free()
         half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        estimate = MemoryEstimate(self.model, sizes, costs, self._loss, block_size)
         rows = most_rows
         while True:
-            held = memory_held(self.model, sizes, costs, rows=rows, block_size=block_size, half=half)
-            fit = Fit(rows, max(sum(parts.values()) for parts in held), free, device, half)
+            fit = Fit(rows, estimate.held(Setup(rows, half)).peak, free, device, half)
             if fit.fits or rows == 1:
                 return fit
             rows //= 2

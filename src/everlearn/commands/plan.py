@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from everlearn import wording
-from everlearn.commands.memory_estimate import memory_held
+from everlearn.commands.memory_estimate import ESTIMATED, MemoryEstimate, Setup
+from everlearn.commands.memory_verdict import FitVerdict, judge
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
@@ -22,9 +23,11 @@ from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import REVEALS, Cost, Method
-from everlearn.methods.engine.protection import Protection
+from everlearn.methods.engine.protection import Protection, costs_of
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.loading import load_model
+from everlearn.model.depth import frozen_parameters
+from everlearn.model.loading import load_model, load_skeleton
+from everlearn.model.sharding import shared_parameters
 from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
@@ -50,12 +53,15 @@ class DomainPlan:
     steps: int
     passes: float | None
     rows_per_step: int
+    """Rows of one step on all devices: the global batch."""
+    trained_tokens: int
+    """Tokens of all steps."""
     train: dict[str, Any]
     """Training arguments of its own."""
 
     def cells(self) -> list[str]:
         """Return it for a table."""
-        counts = [self.documents, self.tokens, self.rows, self.steps]
+        counts = [self.documents, self.tokens, self.rows, self.steps, self.rows_per_step, self.trained_tokens]
         passes = "stream" if self.passes is None else f"{self.passes:.2f}"
         return ["stream" if count is None else f"{count:,}" for count in counts] + [passes]
 
@@ -109,16 +115,22 @@ class Plan:
     trainable: int
     block_size: int
     rows_per_step: int
+    devices: int
+    distribution: str
+    """How the model lies on several devices: DDP or FSDP2; "" with one."""
     memory: dict[str, int]
-    """Use → bytes at the peak of a step."""
+    """Use → bytes of each device at the peak of a step."""
     measuring: dict[str, int]
-    """Use → bytes while a method measures between two domains; empty if none does."""
+    """Use → bytes of each device between two domains, while a method measures or FSDP2's shards are gathered; empty if
+    neither happens."""
     methods: dict[str, Cost]
     disk: int
     evaluation: EvaluationPlan
     plain: Timing | None = None
     protected: Timing | None = None
     notes: list[str] = field(default_factory=list)
+    verdict: FitVerdict | None = None
+    """Whether it fits the memory that was asked about."""
 
     @property
     def steps(self) -> int:
@@ -132,20 +144,26 @@ class Plan:
 
     def lines(self) -> list[tuple[str, str]]:
         """Return (label, amount) pairs for a table."""
-        tokens = sum(domain.steps * domain.rows_per_step for domain in self.domains) * self.block_size
+        tokens = sum(domain.trained_tokens for domain in self.domains)
         fewest, most = (bound(domain.rows_per_step for domain in self.domains) for bound in (min, max))
         rows = wording.count(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"
+        machine = f", {self.distribution} over {self.devices:,} devices" if self.distribution else ""
         shown = [
             ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
             (
                 "Training",
                 f"{wording.count(self.steps, 'step')} of {rows} of {self.block_size}: {wording.count(tokens, 'token')}",
             ),
-            ("Memory, about", f"{wording.size(self.peak)} at the most"),
+            (f"Memory{' of each device' if machine else ''}, about", f"{wording.size(self.peak)} at the most{machine}"),
             ("… in a step", f"{wording.size(_sum(self.memory))}: {_listed(self.memory)}"),
         ]
         if self.measuring:
             shown.append(("… between domains", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
+        if self.distribution == "FSDP2":
+            host = self.devices * 4 * self.parameters
+            shown.append(
+                ("Memory of the host", f"{wording.size(host)}: each process loads the weights before sharding")
+            )
         for domain in self.domains:
             if domain.train:
                 own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
@@ -171,50 +189,61 @@ class Plan:
         return asdict(self) | {"steps": self.steps, "peak": self.peak}
 
 
-def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None = None) -> Plan:
-    """Estimate the cost of a recipe.
+def make_plan(
+    recipe: Recipe,
+    *,
+    measure: bool = True,
+    reporter: Reporter | None = None,
+    devices: int | None = None,
+    memory: int | None = None,
+) -> Plan:
+    """Estimate the cost of a recipe. Without `measure` only the configuration of the model is read, and no weight.
 
     Args:
         recipe: the recipe; nothing is written to its run folder.
         measure: time a few steps on this machine, without the methods and with them.
         reporter: receives progress messages.
+        devices: number of devices of another machine; None for those of this run.
+        memory: bytes of each device, to say whether the run fits.
 
     Raises:
         EverlearnError: the recipe cannot be run as it is; ``everlearn validate`` lists everything that is wrong.
     """
     learner = ContinualLearner(recipe, reporter=reporter)
-    model = load_model(recipe.model, recipe.run.seed)
-    learner.check_methods(model)
+    learner.devices = devices or learner.devices
+    model = load_skeleton(recipe.model)
+    if measure:
+        learner.check_methods(load_model(recipe.model, recipe.run.seed))
+    else:
+        learner.check_methods(model)
+    for parameter in frozen_parameters(model, recipe.model.frozen):
+        parameter.requires_grad_(False)
     domains = [_domain_plan(learner, domain) for domain in recipe.domains]
     methods = recipe.methods()
-    costs = {method.label: method.cost(model) for method in methods}
+    costs = dict(zip((method.label for method in methods), costs_of(methods, model), strict=True))
     sizes = Sizes.of(model, methods, len(recipe.domains))
-    block_size = learner.setting().block_size
-    held = [
-        memory_held(
-            model,
-            sizes,
-            costs,
-            rows=args.per_device_train_batch_size,
-            block_size=block_size,
-            half=args.bf16 or args.fp16,
-            small_adam="8bit" in str(getattr(args.optim, "value", args.optim)),
-            quantised=recipe.model.quantization_config,
-        )
-        for args in learner.all_arguments()
-    ]
+    block_size, objective = learner.setting().block_size, learner.setting().objective
+    arguments = learner.all_arguments()
+    estimate = MemoryEstimate(
+        model, sizes, costs, objective, block_size, arguments[0], quantised=recipe.model.quantization_config
+    )
+    setups = [Setup.of(args, learner.devices) for args in arguments]
+    held = [estimate.held(setup) for setup in dict.fromkeys(setups)]
     plan = Plan(
         domains=domains,
         parameters=sizes.base,
-        trainable=sizes.trained(len(domains)),
+        trainable=estimate.trained_numbers,
         block_size=block_size,
         rows_per_step=max(domain.rows_per_step for domain in domains),
-        memory=max((steps for steps, _ in held), key=_sum),
-        measuring=max((measuring for _, measuring in held), key=_sum),
+        devices=learner.devices,
+        distribution=setups[0].distribution,
+        memory=max((each.step for each in held), key=_sum),
+        measuring=max((each.between for each in held), key=_sum),
         methods=costs,
         disk=disk_bytes(learner, model),
         evaluation=evaluation_plan(learner),
-        notes=_notes(learner),
+        notes=_notes(learner, estimate),
+        verdict=None if memory is None else judge(estimate, setups, memory, _why_not_sharded(recipe, model)),
     )
     del model
     if not measure:
@@ -285,19 +314,33 @@ def _domain_plan(learner: ContinualLearner, domain: Domain) -> DomainPlan:
     args = learner.arguments(domain.name)
     rows, each = prepared.train.size, learner.rows_per_step(args)
     passes = None if rows is None else steps * each / rows
-    return DomainPlan(domain.name, prepared.documents, prepared.tokens, rows, steps, passes, each, dict(domain.train))
+    learnt = steps * each * learner.setting().block_size
+    return DomainPlan(
+        domain.name, prepared.documents, prepared.tokens, rows, steps, passes, each, learnt, dict(domain.train)
+    )
 
 
-def _notes(learner: ContinualLearner) -> list[str]:
+def _why_not_sharded(recipe: Recipe, model: Any) -> str:
+    """Return why FSDP2 cannot divide this run; "" if it can."""
+    if recipe.model.quantization_config is not None:
+        return "`model.quantization_config` packs the weights"
+    writing = [method.label for method in recipe.methods() if method.needs.writes]
+    if writing:
+        return f"method '{writing[0]}' writes text with the model in each step"
+    if shared := shared_parameters(model):
+        return f"'{shared[0]}' belongs to several modules"
+    return ""
+
+
+def _notes(learner: ContinualLearner, estimate: MemoryEstimate) -> list[str]:
     recipe = learner.recipe
     notes = [*learner.notes()]
     for method in recipe.methods():
         if method.needs.keeps != "nothing":
             notes.append(f"{method.title}: {REVEALS[method.needs.keeps][0].lower()}{REVEALS[method.needs.keeps][1:]}")
         notes += [f"{method.title}: {rule}" for rule in method.rules_of_thumb]
-    optimizer = learner.all_arguments()[0].optim
-    if not str(getattr(optimizer, "value", optimizer)).startswith("adamw"):
-        notes.append("Memory is estimated for AdamW; `train.optim` is another optimizer.")
+    if not estimate.optimizer_is_exact:
+        notes.append("The state of `train.optim` could not be traced here; it is counted as AdamW's.")
     if recipe.end_tasks:
         notes.append("Fine-tuning the end tasks and measuring held-out text are not part of the training time.")
     else:
@@ -391,4 +434,5 @@ def saved(cost: Cost) -> str:
 
 
 def _listed(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {wording.size(value)}" for name, value in parts.items() if value)
+    about = dict.fromkeys(ESTIMATED, "about ")
+    return ", ".join(f"{name} {about.get(name, '')}{wording.size(value)}" for name, value in parts.items() if value)

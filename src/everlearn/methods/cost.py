@@ -23,6 +23,9 @@ class Cost:
 
     memory_bytes: int = 0
     """Bytes held during training, beyond model, gradients and optimizer."""
+    whole_bytes: int | None = None
+    """Under FSDP2, those of `memory_bytes` that a device holds in full, beside its shard of all; None for all of them.
+    0 if they lie beside the shards of the parameters only."""
     measuring_bytes: int = 0
     """Bytes held in addition to `memory_bytes` during measurements between domains (importance, inputs of layers), when
     the gradients and activations of training are freed; without the activations of the measured rows."""
@@ -52,6 +55,11 @@ class Cost:
     """Blocks run for each earlier domain: of the domain's own text if `samples` is set, otherwise of other text."""
     at_most: bool = False
     """Whether these numbers of blocks are upper limits."""
+
+    @property
+    def whole(self) -> int:
+        """Return the bytes that a device holds in full under FSDP2."""
+        return self.memory_bytes if self.whole_bytes is None else self.whole_bytes
 
     def outside(self, size: int | None, *, trained: int = 0, earlier: int = 0) -> int:
         """Return the number of blocks run forward and backward outside of training steps for a domain.

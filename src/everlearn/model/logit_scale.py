@@ -61,8 +61,9 @@ def check_head(model: nn.Module, first: nn.Module, last: nn.Module, bias: Tensor
     inner = transformers_model(model)[1]
     if last in _SCALES or registered(str(inner.config.model_type)) is not None:
         return
-    device = next(last.parameters()).device
-    if device.type == "meta":
+    weight = next(last.parameters())
+    device = weight.device
+    if device.type == "meta" or hasattr(weight, "fake_mode"):  # a fake tensor has a device, but no numbers either
         return
     hidden, before, outputs, logits = _one_pass(model, first, last, device)
     scale = None

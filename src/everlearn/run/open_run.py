@@ -75,6 +75,8 @@ class OpenRun:
         if recipe.train.get("full_determinism"):
             make_deterministic()
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
+        self.devices = self.processes.num_processes
+        """Number of processes that train, each on its device; a plan may be made for more than there are."""
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.reporter.left(None)  # the reporter may still show the estimate of an earlier run
         self.forecast = Forecast()
@@ -265,7 +267,7 @@ class OpenRun:
 
     def rows_per_step(self, args: TrainingArguments) -> int:
         """Return the rows of one optimizer step: of all processes and micro-batches."""
-        return args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
+        return args.per_device_train_batch_size * args.gradient_accumulation_steps * self.devices
 
     # -- models and methods -----------------------------------------------------------------------------------
 

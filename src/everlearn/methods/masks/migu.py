@@ -140,13 +140,13 @@ class MIGU(Method):
         """Return the cost: one float per output feature, and the copy that restores masked updates."""
         if not self.config.threshold:
             return Cost()
-        held = 0
+        copies = sums = 0
         for path in trained(model, _layers(model, anatomy(model), self.config.components)):
             for name, parameter, _ in rows_of(model, path, self.config.mask_bias):
                 # Sums and mask: two floats per row. The copy exists during the optimizer step only.
-                copied = parameter.numel() * parameter.element_size() if self.config.apply_to == "update" else 0
-                held += copied + 8 * (parameter.shape[0] if name.endswith("bias") else max(parameter.shape))
-        return Cost(memory_bytes=held)
+                copies += parameter.numel() * parameter.element_size() if self.config.apply_to == "update" else 0
+                sums += 8 * (parameter.shape[0] if name.endswith("bias") else max(parameter.shape))
+        return Cost(memory_bytes=copies + sums, whole_bytes=sums)
 
     def begin_domain(self, stage: Stage) -> None:
         """Decide whether this domain is masked."""

@@ -67,7 +67,7 @@ class MoFO(Method):
         filtered = self._filtered(model).values()
         largest = max((parameter.numel() for parameter in filtered), default=0)
         copy = sum(parameter.numel() * parameter.element_size() for parameter in filtered)
-        return Cost(memory_bytes=copy + SELECTING * largest)
+        return Cost(memory_bytes=copy + SELECTING * largest, whole_bytes=0)
 
     def mask(self, stage: Stage) -> Mask | None:
         """Return FLT_α of the momentum of the current step."""

@@ -402,7 +402,9 @@ class MeasuredPenalty(Penalty):
         sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         numbers, largest = sum(sizes), max(sizes, default=0)
         joining = 4 * numbers + JOINING * largest if self.config.anchor == "separate" else 0
-        return replace(beside, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
+        # What a stage measures itself is on the device in full; what an earlier one has left there are shards only.
+        whole = None if self.measures_base or self.reads_gradients else 0
+        return replace(beside, whole_bytes=whole, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
 
     def with_passes(self, cost: Cost, samples: int, each: float = 1.0) -> Cost:
         """Add the passes of a measurement to a cost, after each domain and once for the base model.

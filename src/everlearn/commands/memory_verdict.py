@@ -1,0 +1,113 @@
+"""Say whether a run fits the memory of its devices, and which keys to change if it does not."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from everlearn.commands.memory_estimate import ROOM, Held, MemoryEstimate, Setup
+from everlearn.errors import RecipeError
+from everlearn.wording import count, size
+
+_UNITS = {"": 1, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True)
+class FitVerdict:
+    """Whether a run fits.
+
+    Attributes:
+        fits: whether it does.
+        sentence: the verdict in words.
+        change: keys of the recipe and their values with which it would fit; empty if it fits, or if none are known.
+    """
+
+    fits: bool
+    sentence: str
+    change: dict[str, object]
+
+
+def bytes_of(text: str) -> int:
+    """Read an amount of memory: 80GB, 79.6GiB, 141 GB.
+
+    Raises:
+        RecipeError: it has another form.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", text.strip().lower())
+    amount = 0.0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]]
+    if amount < 1:
+        raise RecipeError(f"`--memory` is '{text}', but must be the memory of one device, like 80GB or 79.6GiB.")
+    return int(amount)
+
+
+def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_not_sharded: str) -> FitVerdict:
+    """Compare what a run needs with the memory of a device.
+
+    Args:
+        estimate: the memory of the run.
+        setups: the setups of its domains.
+        memory: bytes of one device.
+        why_not_sharded: why FSDP2 cannot be used; "" if it can.
+    """
+    held = max((estimate.held(setup) for setup in setups), key=lambda each: each.peak)
+    first = setups[0]
+    where = f"each of {count(first.devices, 'device')}" if first.devices > 1 else "the device"
+    how = f" with {first.distribution}" if first.distribution else ""
+    moment, parts = _largest(held)
+    if held.peak <= ROOM * memory:
+        return FitVerdict(True, f"Fits: {where} holds at most about {size(held.peak)} of {size(memory)}{how}.", {})
+    name, amount = max(parts.items(), key=lambda part: part[1])
+    near = f" (of which {1 - ROOM:.0%} must stay free)" if held.peak <= memory else ""
+    said = (
+        f"Does not fit: {where} would hold about {size(held.peak)} {moment}{how}, and has {size(memory)}{near}. The "
+        f"largest part is {name}, {size(amount)}."
+    )
+    for change, changed in _changes(estimate, setups, why_not_sharded):
+        if any(estimate.fixed(setup).peak > ROOM * memory for setup in changed):
+            continue
+        peak = max(estimate.held(setup).peak for setup in changed)
+        if peak <= ROOM * memory:
+            keys = " and ".join(f"`{key}: {_yaml(value)}`" for key, value in change.items())
+            return FitVerdict(False, f"{said} Set {keys}: then it holds about {size(peak)}, and fits.", change)
+    sharded = f" FSDP2 cannot be used: {why_not_sharded}." if why_not_sharded and first.devices > 1 else ""
+    other = "a method that trains adapters" if "gradients" in parts else "a `method` that measures less between domains"
+    return FitVerdict(
+        False,
+        f"{said}{sharded} No key of `train` makes it fit: take larger devices, a smaller `model`, or {other} "
+        "(`everlearn methods`).",
+        {},
+    )
+
+
+def _largest(held: Held) -> tuple[str, dict[str, int]]:
+    """Return the moment of the peak in words, and its parts."""
+    if sum(held.between.values()) > sum(held.step.values()):
+        return "between two domains", held.between
+    return "in a step", held.step
+
+
+def _changes(
+    estimate: MemoryEstimate, setups: Sequence[Setup], why_not_sharded: str
+) -> Iterator[tuple[dict[str, object], list[Setup]]]:
+    """Yield changes of the recipe, fewer keys first, with the setups that they give."""
+    single: list[tuple[dict[str, object], dict[str, object]]] = []
+    if setups[0].distribution == "DDP" and not why_not_sharded:
+        single.append(({"train.fsdp": True}, {"sharded": True}))
+    able = bool(getattr(estimate.model, "supports_gradient_checkpointing", False))
+    if able and not all(setup.checkpointing for setup in setups):
+        single.append(({"train.activation_checkpointing": True}, {"checkpointing": True}))
+    if not setups[0].half:
+        single.append(({"train.bf16": True}, {"half": True}))
+    if any(setup.rows > 1 for setup in setups):
+        single.append(({"train.per_device_train_batch_size": 1}, {"rows": 1}))
+    for number in range(1, len(single) + 1):
+        for chosen in itertools.combinations(single, number):
+            keys = {key: value for names, _ in chosen for key, value in names.items()}
+            changes = {key: value for _, values in chosen for key, value in values.items()}
+            yield keys, [replace(setup, **changes) for setup in setups]  # type: ignore[arg-type]
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

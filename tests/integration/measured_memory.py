@@ -1,0 +1,68 @@
+"""Run a recipe and write what each process holds in a step; by itself, or started by torchrun with a recipe and a
+folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from everlearn import files
+from everlearn.config.recipe import Recipe, load
+from everlearn.learner import ContinualLearner
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.penalties.penalty import Penalty
+from everlearn.model.sharding import local
+from everlearn.run.trainer import StageTrainer
+
+
+def held_by(tensors: Iterable[Any]) -> int:
+    """Bytes of the storages of tensors, or of their shards on this process, each once."""
+    storages = [local(each).untyped_storage() for each in tensors if isinstance(each, Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
+    """Train, and return the bytes held in the last step of the last domain by use."""
+    found: dict[str, int] = {}
+    before_update, on_step_end = Protection.before_update, StageTrainer.on_step_end
+
+    def before(self: Protection) -> None:
+        parameters = list(self.stage.model.parameters())
+        found["weights"] = held_by(parameters)
+        found["gradients"] = held_by(parameter.grad for parameter in parameters)
+        for method in self.methods:
+            if isinstance(method, Penalty) and method._placed:
+                found[f"method {method.label}"] = held_by(each for _, *pair in method._placed for each in pair)
+        before_update(self)
+
+    def end(self: StageTrainer) -> None:
+        found["optimizer"] = held_by(tree_leaves([dict(each) for each in self._own_optimizer.state.values()]))
+        on_step_end(self)
+
+    Protection.before_update, StageTrainer.on_step_end = before, end  # type: ignore[method-assign]
+    try:
+        learner = ContinualLearner(recipe)
+        if learner.processes.is_main_process:
+            learner.folder.create(recipe)
+        learner.processes.wait_for_everyone()
+        learner.resume()
+    finally:
+        Protection.before_update, StageTrainer.on_step_end = before_update, on_step_end  # type: ignore[method-assign]
+    files.write_json(folder / f"{recipe.run.name}-{learner.processes.process_index}.json", found)
+    return found
+
+
+if __name__ == "__main__":
+    from run_recipes import allow_fsdp_on_cpu
+
+    torch.set_num_threads(1)
+    allow_fsdp_on_cpu()
+    *paths, to = sys.argv[1:]
+    for path in paths:
+        measure(load(path), Path(to))
