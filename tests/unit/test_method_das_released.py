@@ -314,7 +314,7 @@ STEP = [
     {"contrast_kind": "specific"},
     {"contrast_kind": "simcse"},
     {"stop_gradient_prev": True},
-    RELEASED,
+    {key: value for key, value in RELEASED.items() if not key.startswith("proxy_")},
 ]
 
 

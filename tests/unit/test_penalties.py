@@ -360,7 +360,10 @@ def test_the_end_of_a_domain_is_not_held_where_the_next_one_starts_elsewhere(nam
         ({"name": "mas", "follow": 0.5}, "option 'follow': '0.5' needs `anchor: separate`"),
         ({"name": "l2", "decay": 0.5}, "'accumulate': 'mean' needs `decay: 1`"),
         ({"name": "si", "anchor": "base"}, "'anchor'"),
-        ({"name": "ewc", "anchor": "base", "decay": 0.3}, "'decay': 0.3 has no effect.*measured once.*Leave it at 1.0"),
+        (
+            {"name": "ewc", "anchor": "base", "decay": 0.3},
+            "'decay': 0.3 has no effect.*importance once.*Leave it at 1.0",
+        ),
         ({"name": "ewc", "anchor": "base", "accumulate": "mean"}, "'accumulate': 'mean' has no effect"),
         ({"name": "mas", "anchor": "base", "protect_base": True}, "'protect_base': True has no effect"),
         ({"name": "l2", "normalise": "max"}, "'normalise': 'max' has no effect.*every weight is 1"),

@@ -8,11 +8,11 @@ what it must carry to the next domain in its :class:`Memory`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -61,6 +61,20 @@ KINDS = {
 
 class MethodConfig(Options):
     """Base class of the options of a method: immutable, with unknown keys refused and values checked."""
+
+    def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+        """Yield options that change nothing beside the values of others, with the reason; a user may not set them."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _have_effect(self, info: ValidationInfo) -> Self:
+        # A resolved recipe lists every option, so one with the default of its method or variant counts as not set.
+        usual = {key: field.default for key, field in type(self).model_fields.items()} | (info.context or {})
+        for keys, why in self.without_effect():
+            for key in keys:
+                if (value := getattr(self, key)) != usual[key]:
+                    raise ValueError(f"option '{key}': {value!r} has no effect {why}. Leave it at {usual[key]!r}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -503,14 +517,20 @@ class Method:
 C = TypeVar("C", bound=MethodConfig)
 
 
-def configured(name: str, config: type[C], options: Mapping[str, Any]) -> C:
+def configured(name: str, config: type[C], options: Mapping[str, Any], variant: Mapping[str, Any] | None = None) -> C:
     """Validate the options of a method or variant, which the user calls `name`.
+
+    Args:
+        name: name of the method or variant.
+        config: class of its options.
+        options: the options that the user sets.
+        variant: options that the variant sets.
 
     Raises:
         MethodError: an option is unknown or its value is not allowed; the message names the key.
     """
     try:
-        return config.model_validate(options)
+        return config.model_validate({**(variant or {}), **options}, context=variant)
     except ValidationError as error:
         raise MethodError(explain(name, config, error)) from None
 
@@ -592,6 +612,6 @@ def build(spec: str | Mapping[str, Any] | Method) -> Method:
     if name not in VARIANTS:
         raise no_such_method(name, names(), {own: cls.name for cls in REGISTRY.values() for own in cls.in_das_paper})
     cls, variant = VARIANTS[name]
-    method = cls(configured(name, cls.Config, {**variant.options, **options}))
+    method = cls(configured(name, cls.Config, options, variant.options))
     method.label, method.title, method.paper = variant.name, variant.title, variant.paper or cls.paper
     return method

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -54,6 +54,10 @@ class DomainEnsemble(Method):
         weighed by perplexity."""
         temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
         """Temperature of the weights by perplexity, in nats per token."""
+
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.combine != "by_perplexity":
+                yield ("temperature",), f"with `combine: {self.combine}`"
 
     config: Config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -111,6 +112,14 @@ class KD(WithTeacher, Method):
         """Weight of SimCSE (arXiv 2104.08821), in addition to a comparison of texts: two passes over a text with
         different dropout are a positive pair in the batch, with the same T."""
 
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if not self.weight:
+                yield sorted(set(type(self).model_fields) - {"weight"}), "with `weight: 0`, which is plain training"
+            if self.compare != "queue":
+                yield ("queue",), f"with `compare: {self.compare}`"
+            if self.distance == "squared":
+                yield ("temperature",), "with `distance: squared`"
+
         @model_validator(mode="after")
         def _they_go_together(self) -> Self:
             if self.distance == "squared" and self.compare != "representations":
@@ -118,15 +127,6 @@ class KD(WithTeacher, Method):
                     f"option 'distance': 'squared' is for representations, not '{self.compare}'. Set `forward_kl` or "
                     "`reverse_kl`"
                 )
-            # A resolved recipe lists every option, so an option with its default value counts as not set.
-            unused = {"queue": self.compare != "queue", "temperature": self.distance == "squared"}
-            for name in (name for name, is_unused in unused.items() if is_unused):
-                value = getattr(self, name)
-                if value != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"option '{name}': {value} has no effect with `compare: {self.compare}` and `distance: "
-                        f"{self.distance}`. Remove it"
-                    )
             if self.softmax == "sequence" and (self.compare != "representations" or self.distance == "squared"):
                 raise ValueError(
                     "option 'softmax': 'sequence' is for divergences of representations. Set `softmax: features`, or "

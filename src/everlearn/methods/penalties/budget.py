@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar, Literal
@@ -144,6 +144,14 @@ class Budget(Method):
         sure: bool = False
         """Require that the upper end of the probe's 95 % interval, instead of its mean, is within the budget. A
         predicted drift has no interval."""
+
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.earlier is None:
+                yield ("earlier_by",), "with `earlier: null`"
+            if self.general is None and (self.earlier is None or self.earlier_by == "predicted"):
+                yield ("probe", "checks"), "where no drift is measured"
+            if self.general is None and self.earlier is None:
+                yield ("samples", "rank"), "without a budget"
 
     search = ranges(general=Between(0.005, 0.1, log=True), earlier=Between(0.005, 0.1, log=True))
     config: Config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -49,9 +50,9 @@ class L2(MeasuredPenalty):
         accumulate: Literal["sum", "mean"] = "mean"
         """Importance over several domains: `mean`, or `sum`, which grows with their number."""
 
-    def _refuse_options(self) -> None:
-        super()._refuse_options()
-        self.refuse_without_effect(("normalise",), "the importance of every weight is 1")
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            yield from super().without_effect()
+            yield ("normalise",), "where the importance of every weight is 1"
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: one copy of the weights, and a number per tensor."""

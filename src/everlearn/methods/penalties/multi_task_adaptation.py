@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
@@ -66,17 +67,13 @@ class MultiTaskAdaptation(PenaltyAndTeacher):
         samples: int = Field(1000, ge=1)
         """Blocks for measuring the Fisher information."""
 
-        @model_validator(mode="after")
-        def _of_its_balance(self) -> Self:
-            # A resolved recipe lists every option, so an option with its default value counts as not set.
-            for name in ("retain",) if self.balance == "uncertainty" else ("rate", "largest"):
-                value = getattr(self, name)
-                if value != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"option '{name}': {value} has no effect with `balance: {self.balance}`. Remove it, or set "
-                        f"`balance: {'fixed' if self.balance == 'uncertainty' else 'uncertainty'}`"
-                    )
-            return self
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            learnt = self.balance == "uncertainty"
+            yield ("retain",) if learnt else ("rate", "largest"), f"with `balance: {self.balance}`"
+            if not self.drift:
+                yield ("samples",), "with `drift: 0`, which measures no importance"
+            if not self.distillation:
+                yield ("temperature",), "with `distillation: 0`, which compares no predictions"
 
     config: Config
     _s = Fact("s", lambda: [0.0, 0.0], of=Annotated[list[float], Field(min_length=2, max_length=2)])

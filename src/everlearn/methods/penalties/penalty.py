@@ -8,7 +8,7 @@ penalised, are options that all of them share.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -360,30 +360,11 @@ class MeasuredPenalty(Penalty):
         """Also protect the base model, with its importance on the general corpus (or on the first domain if the recipe
         names none). The papers protect only what was learnt within the stream."""
 
-    def _refuse_options(self) -> None:
-        super()._refuse_options()
-        if self.config.anchor == "base":
-            self.refuse_without_effect(
-                ("decay", "accumulate", "protect_base"),
-                "with `anchor: base` importance is measured once, on the base model",
-            )
-
-    def refuse_without_effect(self, keys: Sequence[str], why: str) -> None:
-        """Refuse options that would change nothing.
-
-        Args:
-            keys: options that must be left at their defaults.
-            why: the rest of the sentence.
-
-        Raises:
-            MethodError: one is not.
-        """
-        for key in keys:
-            value, default = getattr(self.config, key), type(self.config).model_fields[key].default
-            if value != default:
-                raise MethodError(
-                    f"Method '{self.name}', option '{key}': {value!r} has no effect: {why}. Leave it at {default!r}."
-                )
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            yield from super().without_effect()
+            if self.anchor == "base":
+                what = "which measures importance once, on the base model"
+                yield ("decay", "accumulate", "protect_base"), f"with `anchor: base`, {what}"
 
     @property
     def measures_base(self) -> bool:

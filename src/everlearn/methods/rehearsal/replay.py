@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import nn
 
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks
@@ -136,22 +137,12 @@ class Replay(Method):
         """q: int(q · n) of the n rows of every earlier domain are added to a domain's rows, instead of a share of the
         tokens."""
 
-        @model_validator(mode="after")
-        def _no_unused_options(self) -> Self:
-            # A resolved recipe lists every option, so an option with its default value counts as not set.
-            for name in ("share", "source", "sweeps"):
-                value = getattr(self, name)
-                if self.sample is not None and value != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"option '{name}': {value} has no effect with `sample: {self.sample}`, which adds a share of "
-                        "the rows of earlier domains. Set one of the two"
-                    )
-            if self.source != "generated" and self.sweeps != type(self).model_fields["sweeps"].default:
-                raise ValueError(
-                    f"option 'sweeps': {self.sweeps} has no effect with `source: {self.source}`. Remove it, or set "
-                    "`source: generated`"
-                )
-            return self
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.sample is not None:
+                what = "which adds a share of the rows of earlier domains"
+                yield ("share", "source", "sweeps"), f"with `sample: {self.sample:g}`, {what}"
+            if self.source != "generated":
+                yield ("sweeps",), f"with `source: {self.source}`"
 
     search = ranges(share=Between(0.02, 0.3, log=True))
     config: Config

@@ -1,0 +1,104 @@
+"""Options that change nothing beside others are refused by one rule, and change nothing indeed."""
+
+from __future__ import annotations
+
+import itertools
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.methods import REGISTRY, build
+
+OFF = {"kd": {"weight": 0}, "das": {"contrast": 0}}
+"""Method → what switches a part of it off, of which its variants set options."""
+PLAIN = [
+    ({"name": "lwf", "weight": 0}, "temperature", 5.0),
+    ({"name": "lwf", "weight": 0}, "anchor", "base"),
+    ({"name": "kd", "weight": 0}, "temperature", 5.0),
+    ({"name": "kd", "weight": 0}, "softmax", "sequence"),
+    ({"name": "kd", "weight": 0}, "teacher_dropout", True),
+    ({"name": "multi_task_adaptation", "drift": 0}, "samples", 5),
+    ({"name": "multi_task_adaptation", "distillation": 0, "samples": 4}, "temperature", 5.0),
+    ({"name": "forget_me_not", "ewc": 0, "ewc_normalised": 0}, "samples", 5),
+    ({"name": "budget", "general": None, "earlier": None}, "samples", 5),
+    ({"name": "budget", "general": None, "earlier": None}, "rank", 5),
+    ({"name": "budget", "general": None, "earlier_by": "predicted", "samples": 4, "rank": 2}, "probe", 5),
+    ({"name": "budget", "general": None, "earlier_by": "predicted", "samples": 4, "rank": 2}, "checks", 5),
+    ({"name": "budget", "earlier": None, "samples": 4, "rank": 2}, "earlier_by", "predicted"),
+    ({"name": "das", "contrast": 0, "samples": 4}, "temperature", 5.0),
+    ({"name": "das", "contrast": 0, "samples": 4}, "contrast_fraction", 0.5),
+    ({"name": "das", "contrast": 0, "samples": 4}, "stop_gradient_prev", True),
+    ({"name": "das", "general": "none", "samples": 4}, "proxy_dropout", False),
+    ({"name": "das", "general": "corpus_loss", "samples": 4}, "proxy_softmax", "sequence"),
+    ({"name": "das", "accumulate": False, "samples": 4}, "domain_input", "plain"),
+    ({"name": "das", "scores": "random", "samples": 4}, "reduce", "signed_sum"),
+    ({"name": "classic", "contrast": 0}, "temperature", 5.0),
+    ({"name": "classic", "contrast": 0}, "past_gates", "current"),
+    ({"name": "ensemble", "combine": "mean"}, "temperature", 5.0),
+    ({"name": "ewc", "anchor": "base", "samples": 4}, "decay", 0.5),
+    ({"name": "l2"}, "normalise", "max"),
+]
+"""Options → one that has no effect beside them, and another value of it."""
+
+
+@pytest.mark.parametrize(("spec", "key", "value"), PLAIN, ids=lambda each: str(each))
+def test_an_option_without_effect_is_refused_and_has_none(spec: dict[str, Any], key: str, value: Any) -> None:
+    with pytest.raises(MethodError, match=rf"option '{key}': .* has no effect .*\. Leave it at"):
+        build({**spec, key: value})
+    with_default, with_other = (learnt(spec, change) for change in ({}, {key: value}))
+    assert all(torch.equal(one, other) for one, other in zip(with_default, with_other, strict=True))
+
+
+def learnt(spec: dict[str, Any], change: dict[str, Any]) -> list[Tensor]:
+    """The weights after the first steps of a second domain, with a change that is not checked."""
+    method, model = build(spec), tiny.model("roberta", dropout=0.1)
+    method = type(method)(type(method.config).model_construct(**method.config.model_dump() | change))
+    for index in (1, 2):
+        stage = stages.stage(model, index, general=True, steps=1, count=20)
+        stages.learn([method], stage)
+        model = stage.model
+    return list(stages.weights(model).values())
+
+
+def other_values(field: Any) -> Iterator[Any]:
+    """Yield values of an option that may switch something off: 0, null, false, and every named one."""
+    yield from (0, None, False)
+    for each in (field.annotation, *typing.get_args(field.annotation)):
+        if typing.get_origin(each) is typing.Literal:
+            yield from typing.get_args(each)
+
+
+def test_whatever_is_without_effect_beside_one_or_two_others_is_refused() -> None:
+    """Over all methods: the options that each yields exist, and are refused unless they are at their defaults."""
+    tried = 0
+    for name, cls in REGISTRY.items():
+        fields = cls.Config.model_fields
+        single = [{key: value} for key, field in fields.items() for value in other_values(field)]
+        for one, two in itertools.combinations([{}, *single], 2):
+            try:
+                config = cls.Config(**one, **two) if one.keys().isdisjoint(two) else None
+            except ValidationError:
+                continue
+            for keys, why in config.without_effect() if config is not None else ():
+                assert set(keys) <= set(fields), name
+                assert why.startswith(("with ", "without ", "where ")), name
+                tried += 1
+    assert tried > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [(variant.name, off) for cls, off in OFF.items() for variant in REGISTRY[cls].variants],
+)
+def test_what_a_variant_sets_counts_as_not_set(name: str, off: dict[str, Any]) -> None:
+    """A resolved recipe, which lists every option, is accepted."""
+    method = build({"name": name, **off})
+    build({"name": name, **method.config.model_dump(mode="json")})
