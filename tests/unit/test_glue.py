@@ -235,17 +235,19 @@ def test_one_prediction_for_everything() -> None:
     assert of("matthews", labels(np.ones(6, int), truth, ("matthews",))) == 0
     assert of("positive_f1", labels(truth, np.zeros(6, int), ("positive_f1",))) == 0
     constant = values([0, 1, 2, 3, 4, 5], np.full(6, 0.1 + 0.2))
-    assert all(np.isnan(of(name, constant)) for name in ("pearson", "spearman", "glue_score"))
+    assert all(np.isnan(of(name, constant)) for name in ("pearson", "spearman"))
+    assert of("glue_score", constant) == 0, "a mean over tasks must not be better without the task"
     better = values([0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 3, 5])
     facts = RunFacts(run="x", seed=0, methods=[], model="m", objective="masked")
     results = build_results(facts, ["d"], tasks={(0, "t"): constant, (1, "t"): better}, task_domains={"t": "d"})
     for name in ("glue_score", "pearson", "spearman"):
         before, after = results.matrices[name].values
-        assert before == [None]
+        assert before == ([0] if name == "glue_score" else [None])
         assert after[0] is not None
         assert after[0] > 0.9
     sentence = (
-        "all examples got the same answer, for which there is no Pearson correlation and no Spearman correlation."
+        "all examples got the same answer, for which there is no Pearson correlation and no Spearman correlation. "
+        "The mean of the task's metrics counts them as 0."
     )
     assert f"End task 't' at 'base': {sentence}" in results.notes
 

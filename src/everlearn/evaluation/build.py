@@ -138,7 +138,7 @@ def _undefined(cells: Cells, rows: Sequence[str]) -> list[str]:
         if missing := [each.title for each in own if each.applies(cell) and not np.isfinite(each.score(cell))]:
             notes.append(
                 f"End task '{name}' at '{rows[row]}': all examples got the same answer, for which there is no "
-                f"{' and no '.join(missing)}."
+                f"{' and no '.join(missing)}. The mean of the task's metrics counts them as 0."
             )
     return notes
 

@@ -9,7 +9,8 @@
 ``pearson``, ``spearman``   correlation of values, and of their ranks (ties: mean rank);     STS-B
                             undefined, and absent, if all predictions are the same
 ``matched_accuracy`` …      accuracy on either test part of MNLI                             MNLI
-``glue_score``              the mean of those that the task names                            all
+``glue_score``              the mean of those that the task names; undefined ones count as   all
+                            0, so that no mean over tasks is better without a task
 ==========================  ===============================================================  ============
 
 A cell lists the metrics that its task names in the fact ``scores``. It has labels (``truth``, ``predictions``), values
@@ -141,7 +142,8 @@ def _mean(sums: Floats, cell: Cell) -> Floats:
     scores: Sequence[Score] = [SCORES[name] for name in cell.facts["scores"]]
     ends = np.cumsum([score.width(cell) for score in scores])
     parts = np.split(sums, ends[:-1], axis=-1)
-    return np.mean([score.value(part, cell) for score, part in zip(scores, parts, strict=True)], axis=0)
+    values = np.stack([score.value(part, cell) for score, part in zip(scores, parts, strict=True)])
+    return np.asarray(np.where(np.isnan(values), 0.0, values).mean(0))
 
 
 register_metric(
