@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Speed and memory on an NVIDIA GPU: benchmarks/gpu.sh FOLDER PEAK_TFLOPS, in less than ten minutes.
+# Speed and memory on an NVIDIA GPU: benchmarks/gpu.sh FOLDER PEAK_TFLOPS. It should take less than ten minutes, and has not
+# been run yet.
 #
 # FOLDER gets a JSON file for each comparison, with the device and the versions. PEAK_TFLOPS is the device's own peak for
 # dense bf16 (A100: 312; H100, H200: 989), of which throughput.py shows the share that a model's operations use.
