@@ -1,4 +1,4 @@
-"""Run a recipe and write what each process holds in a step; by itself, or started by torchrun with a recipe and a
+"""Train the domains of a recipe and write what each process holds in a step; torchrun starts it with recipes and a
 folder."""
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
         if learner.processes.is_main_process:
             learner.folder.create(recipe)
         learner.processes.wait_for_everyone()
-        learner.resume()
+        for index, domain in enumerate(recipe.domains, 1):
+            learner.train_stage(index, domain, learner.methods_after(index - 1))
     finally:
         Protection.before_update, StageTrainer.on_step_end = before_update, on_step_end  # type: ignore[method-assign]
     files.write_json(folder / f"{recipe.run.name}-{learner.processes.process_index}.json", found)

@@ -66,11 +66,13 @@ def trace(
             live = _Live(traced)
             for value in inputs.values():
                 live.count(value)
-            with live:
+            with live, contextlib.suppress(_HeadIsDone):
                 with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                    losses = objective.forward(traced, inputs).losses
-                if losses.requires_grad:
-                    losses.sum().backward()
+                    outputs = objective.forward(traced, inputs)
+                if not checkpointing and outputs.hidden.requires_grad:
+                    outputs.hidden.register_hook(_stop)
+                if outputs.losses.requires_grad:
+                    outputs.losses.sum().backward()
             return live.peak
     except (DataDependentOutputException, DynamicOutputShapeException):
         return _by_formula(model, rows * block_size, half)
@@ -99,6 +101,14 @@ def _experts_in_any_format() -> Iterator[None]:
     """Let mixtures of experts multiply float32 matrices too, for which the fused kernel has no fake form."""
     with mock.patch.object(moe, "_can_use_grouped_mm", return_value=False):
         yield
+
+
+class _HeadIsDone(Exception):
+    """The backward pass has reached the layers, which only free what they keep."""
+
+
+def _stop(gradient: Tensor) -> None:
+    raise _HeadIsDone
 
 
 def _forget(parameter: Tensor) -> None:

@@ -128,9 +128,15 @@ class ModelProbe:
         free, device = memory_free()
         half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
         estimate = MemoryEstimate(self.model, sizes, costs, self._loss, block_size)
-        rows = most_rows
-        while True:
-            fit = Fit(rows, estimate.held(Setup(rows, half)).peak, free, device, half)
-            if fit.fits or rows == 1:
+        most = Fit(most_rows, estimate.held(Setup(most_rows, half)).peak, free, device, half)
+        if most.fits or most_rows == 1:
+            return most
+        least = Fit(1, estimate.held(Setup(1, half)).peak, free, device, half)
+        rows = most_rows // 2
+        while rows > 1:  # what a row adds is the same for all, so that nothing in between has to be traced
+            needs = least.needs + (most.needs - least.needs) * (rows - 1) // (most_rows - 1)
+            fit = Fit(rows, needs, free, device, half)
+            if fit.fits:
                 return fit
             rows //= 2
+        return least
