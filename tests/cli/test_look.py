@@ -118,6 +118,7 @@ def test_validate_runs_every_check(everlearn: Project) -> None:
     outcome = everlearn("validate", "recipe.yaml")
     assert outcome.code == 0, outcome.out
     assert "Every check passed. Next: everlearn plan recipe.yaml" in outcome.out
+    assert "Checking recipe, model and data" in outcome.err
     result = json.loads(everlearn("validate", "recipe.yaml", "--json").out)
     assert result["ok"] is True
     names = [check["name"] for check in result["checks"]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show, telling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = F
     from everlearn.model.loading import quiet
 
     quiet()
-    checks = preflight(recipe, overrides or ())
+    checks = preflight(recipe, overrides or (), telling(as_json))
     failed = sum(check.ok is False for check in checks)
     files = corpus_files(recipe, overrides or ()) if checks[0].ok else {}
     value = {

@@ -9,12 +9,19 @@ from everlearn.config.recipe import Recipe, load
 from everlearn.data.file_listing import FileGroup, files_of
 from everlearn.errors import DataError
 from everlearn.learner import ContinualLearner
-from everlearn.run.checks import Check, attempt, checks
+from everlearn.run.checks import Check, attempt, checks, listed
+from everlearn.run.progress import Reporter
 from everlearn.wording import count
 
 
-def preflight(path: Path | str, overrides: Iterable[str] = ()) -> list[Check]:
-    """Make every check on a recipe file with ``key=value`` overrides; those that depend on a failed one are skipped."""
+def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporter | None = None) -> list[Check]:
+    """Make every check on a recipe file with ``key=value`` overrides; those that depend on a failed one are skipped.
+
+    Args:
+        path: the recipe.
+        overrides: ``key=value`` each.
+        reporter: told what is being done, which takes a while with a large model or much text; default: nobody.
+    """
     found: list[Recipe] = []
 
     def read() -> str:
@@ -23,7 +30,15 @@ def preflight(path: Path | str, overrides: Iterable[str] = ()) -> list[Check]:
         return f"{count(len(found[0].domains), 'domain')}, {count(len(found[0].end_tasks), 'end task')}, {methods}"
 
     first = attempt("recipe", read)
-    return [first, *(checks(ContinualLearner(found[0])) if found else ())]
+    if not found:
+        return [first]
+    learner = ContinualLearner(found[0], reporter=reporter)
+    with learner.reporter.activity("Checking recipe, model and data", len(listed(learner))) as done:
+        made = [first]
+        for number, outcome in enumerate(checks(learner), 1):
+            made.append(outcome)
+            done(number)
+    return made
 
 
 def corpus_files(path: Path | str, overrides: Iterable[str] = ()) -> dict[str, list[FileGroup]]:

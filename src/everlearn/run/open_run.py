@@ -525,4 +525,4 @@ class OpenRun:
         if not notes:
             return []
         # Results and reports are shared, so local folders are left out.
-        return list(without_folders([*notes], paths_of(self.recipe.to_yaml())))
+        return list(dict.fromkeys(without_folders([*notes], paths_of(self.recipe.to_yaml()))))
