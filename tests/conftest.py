@@ -98,10 +98,17 @@ def long_samples() -> Iterator[None]:
 
 @pytest.fixture
 def signals_as_in_a_terminal() -> Iterator[None]:
-    """Undo what a test run under `nohup`, or in the background of a script, inherits: ignored signals stay ignored."""
+    """Undo what a test run under `nohup`, or in the background of a script, inherits: ignored signals stay ignored.
+
+    Nor does anything listen to the garbage collector: what a signal raises in a listener, such as hypothesis adds, is
+    ignored.
+    """
+    listening = gc.callbacks[:]
+    gc.callbacks.clear()
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
+    gc.callbacks[:] = listening
     for number, handler in before.items():
         signal.signal(number, handler)
 
