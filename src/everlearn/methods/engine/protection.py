@@ -176,24 +176,27 @@ class Protection:
         stage = self.stage
         stage.moved = moved_by(self.methods, stage.model)
         streams = self._streams("begin")
-        for method in self.methods:
+        for method in self._with("hold_out"):
             with streams[method.name](), stage.acting(_doing("Holding rows out", method)):
                 method.hold_out(stage)
-        for method in self.methods:
+        for method in self._with("starting_weights"):
             with streams[method.name](), stage.acting(_doing("Comparing weights to start from", method)):
                 self._set_weights(method, method.starting_weights(stage))
-        for method in self.methods:
+        for method in self._with("begin_domain"):
             with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 method.begin_domain(stage)
+        attaching = self._with("attach")
         for method in self.methods:
-            with streams[method.name](), stage.acting(_doing("Preparing", method)):
-                method.attach(stage)
+            with stage.acting(_doing("Preparing", method)):
+                if method in attaching:
+                    with streams[method.name]():
+                        method.attach(stage)
                 fit_state(method, method.label, stage.model)
         if any(method.needs.start for method in self.methods):
             trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
             stage.start = {name: parameter.detach().clone() for name, parameter in trained.items()}
         source = stage.source
-        for method in self.methods:
+        for method in self._with("training_data"):
             with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 source = method.training_data(source, stage)
         return source
@@ -202,13 +205,13 @@ class Protection:
         """Return the optimizer that the methods require, from one over the parameters that are trained now."""
         groups: list[dict[str, Any]] = optimizer.param_groups
         streams = self._streams("optimizer")
-        for method in self.methods:
+        for method in self._with("parameter_groups"):
             with streams[method.name]():
                 groups = method.parameter_groups(self.stage, groups)
         if groups is not optimizer.param_groups:
             # Fill in the defaults, as torch does for a group that sets only some options.
             optimizer.param_groups = [{**optimizer.defaults, **group} for group in groups]
-        for method in self.methods:
+        for method in self._with("optimizer"):
             with streams[method.name]():
                 optimizer = method.optimizer(self.stage, optimizer)
         self.stage.optimizer = optimizer
@@ -240,11 +243,11 @@ class Protection:
         """
         if self._transforms is None:
             streams = self._streams("start")
-            for method in self.methods:
+            for method in self._with("begin_training"):
                 with streams[method.name]():
                     method.begin_training(self.stage)
             transforms = []
-            for method in self.methods:
+            for method in self._with("transforms"):
                 with streams[method.name]():
                     transforms.append((method.label, method.transforms(self.stage)))
             self._transforms = Transforms(transforms, self.stage, outside)
@@ -254,16 +257,16 @@ class Protection:
         stage = self.stage
         self.release()
         streams = self._streams("end")
-        for method in self.methods:
+        for method in self._with("end_training"):
             with streams[method.name]():
                 method.end_training(stage)
-        for method in self.methods:
+        for method in self._with("final_weights"):
             with streams[method.name](), stage.acting(_doing("Comparing weights to end with", method)):
                 self._set_weights(method, method.final_weights(stage))
-        for method in self.methods:
+        for method in self._with("end_domain"):
             with streams[method.name](), stage.acting(_doing("Finishing", method)):
                 method.end_domain(stage)
-        for method in self.methods:
+        for method in self._with("detach"):
             with streams[method.name]():
                 method.detach(stage)
         stage.start = {}
@@ -286,6 +289,11 @@ class Protection:
             checkpoints=stage.checkpoints.on(next(model.parameters()).device),
         )
         return as_tested(self.methods, model, reading)
+
+    def _with(self, hook: str) -> list[Method]:
+        """Return the methods that have this hook: a change of the random streams takes up to a millisecond."""
+        nothing = getattr(Method, hook)
+        return [each for each in self.methods if getattr(getattr(each, hook), "__func__", None) is not nothing]
 
     def _streams(self, phase: str) -> dict[str, Stream]:
         stage = self.stage
