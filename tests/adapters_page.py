@@ -62,7 +62,6 @@ METHODS: dict[str, dict[str, object]] = {
     "replay": {},
 }
 TRAINING: dict[str, Any] = {
-    "max_steps": 2,
     "per_device_train_batch_size": 2,
     "use_cpu": tiny.USE_CPU,
     "disable_tqdm": True,
@@ -104,10 +103,10 @@ def learn(kind: str, method: str) -> None:
     model = adapted(kind)
     rows = [{"input_ids": block["input_ids"].tolist()} for block in stages.blocks(4, 1)]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        for _ in (1,) if method == "o_lora" else (1, 2):
+        for steps in (2,) if method == "o_lora" else (1, 2):
             trainer = Trainer(
                 model=model,
-                args=TrainingArguments(folder, **TRAINING),
+                args=TrainingArguments(folder, max_steps=steps, **TRAINING),
                 train_dataset=rows,
                 data_collator=DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=False),
                 processing_class=tiny.tokenizer(),

@@ -51,7 +51,7 @@ def outcome(method: str, kind: str) -> str:
     root = _root()
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory(dir=root) as memory:
         for seed in (0, 1):
-            trainer = _refused(kind) or trl_trainers.make(kind, root, seed=seed)
+            trainer = _refused(kind) or trl_trainers.make(kind, root, seed=seed, max_steps=1 + seed)
             try:
                 text = {} if kind == "reward" else {"general": tiny.texts(30, 5)}
                 protect(trainer, [spec(method)], memory=Path(memory) / "memory", **text)

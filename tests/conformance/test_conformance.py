@@ -131,6 +131,7 @@ def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Me
 
     The model is moved to the device of trainings, as a run moves it.
     """
+    options = {"count": 8, "steps": 3, **options}
     stage = stages.stage(model.to(tiny.DEVICE), index, objective, general=True, **options)
     refusal = ""
     try:
