@@ -20,9 +20,6 @@ MOMENTA = ("exp_avg", "momentum_buffer")
 """Names of the first moment in torch's optimizers: the Adam family and Lion; SGD with momentum; RMSprop with momentum,
 whose moment is that of gradients divided by their root mean squares."""
 
-SELECTING = 16
-"""Bytes per entry that :func:`largest_entries` needs: magnitudes, torch's copy of them, and 64-bit indices."""
-
 
 @register
 class MoFO(Method):
@@ -67,7 +64,7 @@ class MoFO(Method):
         filtered = self._filtered(model).values()
         largest = max((parameter.numel() for parameter in filtered), default=0)
         copy = sum(parameter.numel() * parameter.element_size() for parameter in filtered)
-        return Cost(memory_bytes=copy + SELECTING * largest, whole_bytes=0)
+        return Cost(memory_bytes=copy + math.ceil(selecting(self.config.fraction) * largest), whole_bytes=0)
 
     def mask(self, stage: Stage) -> Mask | None:
         """Return FLT_α of the momentum of the current step."""
@@ -110,6 +107,14 @@ class MoFO(Method):
             f"Method '{self.label}' filters by the optimizer's first moment, and {type(optimizer).__name__} stores "
             "none that can be read. Set `train.optim` to adamw_torch."
         )
+
+
+def selecting(fraction: float) -> float:
+    """Return the bytes per entry that :func:`largest_entries` needs.
+
+    Magnitudes of 4 bytes; beside them the largest ones with 64-bit indices, then the result and its comparison.
+    """
+    return 4 + max(12 * fraction, 5)
 
 
 def largest_entries(momentum: Tensor, fraction: float) -> Tensor:

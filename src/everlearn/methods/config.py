@@ -1,0 +1,64 @@
+"""Options of a method: their base class, and how they are checked and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
+
+from everlearn.errors import MethodError, did_you_mean
+from everlearn.options import Options, key_of, wrong_value
+
+
+class MethodConfig(Options):
+    """Base class of the options of a method: immutable, with unknown keys refused and values checked."""
+
+    def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+        """Yield options that change nothing beside the values of others, with the reason; a user may not set them."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _have_effect(self, info: ValidationInfo) -> Self:
+        # A resolved recipe lists every option, so one with the default of its method or variant counts as not set.
+        usual = {key: field.default for key, field in type(self).model_fields.items()} | (info.context or {})
+        for keys, why in self.without_effect():
+            for key in keys:
+                if (value := getattr(self, key)) != usual[key]:
+                    raise ValueError(f"option '{key}': {value!r} has no effect {why}. Leave it at {usual[key]!r}")
+        return self
+
+
+C = TypeVar("C", bound=MethodConfig)
+
+
+def configured(name: str, config: type[C], options: Mapping[str, Any], variant: Mapping[str, Any] | None = None) -> C:
+    """Validate the options of a method or variant, which the user calls `name`.
+
+    Args:
+        name: name of the method or variant.
+        config: class of its options.
+        options: the options that the user sets.
+        variant: options that the variant sets.
+
+    Raises:
+        MethodError: an option is unknown or its value is not allowed; the message names the key.
+    """
+    try:
+        return config.model_validate({**(variant or {}), **options}, context=variant)
+    except ValidationError as error:
+        raise MethodError(explain(name, config, error)) from None
+
+
+def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
+    """Word the first error in the options of a method as one sentence."""
+    option = error.errors()[0]["loc"][:1]
+    # Of the members of a union, the one with errors inside its parts is the one that was meant.
+    first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
+    key = ".".join(str(part) for part in key_of(first))
+    if first["type"] == "extra_forbidden":
+        return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
+    if not key:  # a constraint on several options
+        return f"Method '{name}', {first['msg'].removeprefix('Value error, ')}."
+    others = [each for each in others if key_of(each) == key_of(first)]
+    return f"Method '{name}', option '{key}': {wrong_value(first, *others)}."
