@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from cli_project import Project, write_jsonl
+from everlearn.commands import plan as plan_command
 from everlearn.commands.recommendation import METHOD
 from everlearn.config.recipe import Recipe, load
 from everlearn.methods import build, names
@@ -186,6 +187,16 @@ def test_plan_says_what_memory_peaks_at(everlearn: Project) -> None:
     assert plan["measuring"] == {}
     assert plan["peak"] == sum(plan["memory"].values())
     assert "between domains" not in everlearn("plan", "recipe.yaml", "--no-measure").out
+
+
+def test_plan_times_one_step_where_steps_are_slow(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps are run instead of four, the first as a warm-up; so fastest and slowest are the same."""
+    for enough, alike in ((0.0, True), (1e9, False)):
+        monkeypatch.setattr(plan_command, "ENOUGH", enough)
+        plan = json.loads(everlearn("plan", "recipe.yaml", "--json").out)
+        for timing in (plan["plain"], plan["protected"]):
+            assert timing["seconds_per_step"] > 0
+            assert (timing["low"] == timing["high"]) is alike
 
 
 def test_plan_for_another_machine_reads_no_weight(everlearn: Project) -> None:

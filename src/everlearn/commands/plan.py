@@ -6,10 +6,12 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from everlearn import wording
 from everlearn.commands.memory_estimate import ESTIMATED, MemoryEstimate, Setup
@@ -38,6 +40,8 @@ from everlearn.wording import duration
 
 WARM_UP, MEASURED = 1, 3
 """Numbers of steps that are run for the estimate: first without, then with timing."""
+ENOUGH = 30.0
+"""Seconds after which one measured step is enough: on a slow machine all of them would take minutes."""
 BACKWARD = 3
 """A training step costs about three forward passes."""
 
@@ -364,14 +368,28 @@ def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
     return Timing(statistics.median(steps), min(steps) * count + once, max(steps) * count + once)
 
 
+class _StepTimes(TrainerCallback):
+    """Take the time at the end of each step, and end the training when it has taken long enough."""
+
+    def __init__(self, done: Callable[[int], None]) -> None:
+        self.begun, self.done = time.monotonic(), done
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.ends.append(time.monotonic())
+        self.done(len(self.ends))
+        if len(self.ends) > WARM_UP and self.ends[-1] - self.begun > ENOUGH:
+            control.should_training_stop = True
+
+
 def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Method]) -> list[float]:
     """Return the seconds of each measured step of a second domain under these methods, with a temporary model.
 
     A few rows serve as both domains, so importance passes are short, and masks, penalties or replayed rows are active
     as in the middle of a stream.
     """
-    with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Timing a few steps", 1) as done:
-        steps = WARM_UP + MEASURED
+    steps, label = WARM_UP + MEASURED, f"Timing a few steps of {'; '.join(method.title for method in methods)}"
+    with tempfile.TemporaryDirectory() as folder, learner.reporter.activity(label, steps) as done:
         options = learner.recipe.train_of(domain.name) | {
             "save_strategy": "no",
             "report_to": "none",
@@ -393,16 +411,13 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
         data = protection.begin()
         batches = steps * args.gradient_accumulation_steps
         loader = BlockLoader(data, stage.objective, args.per_device_train_batch_size, batches)
-        ends: list[float] = []
-        trainer = StageTrainer(
-            protection=protection, loader=loader, args=args, progress=lambda _: ends.append(time.monotonic())
-        )
+        times = _StepTimes(done)
+        trainer = StageTrainer(protection=protection, loader=loader, args=args, callbacks=[times])
         set_all(0)
         trainer.train()
         stage.model = without_mixed_precision(unwrap(stage.model))
         protection.end()
-        done(1)
-    return [later - earlier for earlier, later in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
+    return [later - earlier for earlier, later in zip(times.ends[WARM_UP - 1 :], times.ends[WARM_UP:], strict=False)]
 
 
 # -- words ----------------------------------------------------------------------------------------------------
