@@ -39,6 +39,7 @@ def command(
     from everlearn.commands.first_recipe import first_recipe
     from everlearn.errors import RecipeError, did_you_mean
     from everlearn.options import path_or_id
+    from everlearn.run.progress import Terminal
 
     printed = str(file) == "-"
     if task is not None and task not in TASKS:
@@ -59,7 +60,7 @@ def command(
         from everlearn.model.loading import quiet
 
         quiet()
-    recipe = first_recipe(model, domains, general, task)
+    recipe = first_recipe(model, domains, general, task, Terminal())
     text = recipe.text("recipe.yaml" if printed else str(file))
     if every_key:
         from everlearn.commands.every_key import with_every_key

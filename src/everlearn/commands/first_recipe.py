@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from everlearn.commands.recommendation import EVIDENCE, METHOD, learning_rate, rate_text, rule_in_words
 from everlearn.commands.sizing import FEWEST_STEPS, ROWS_PER_STEP, Sizing
 from everlearn.commands.yaml_text import commented, flow_text, method_text, rate_or_value, value_text
+from everlearn.run.progress import Reporter
 from everlearn.wording import be, count
 
 if TYPE_CHECKING:
     from everlearn.commands.data_probe import Probe
-    from everlearn.commands.model_probe import ModelProbe
+    from everlearn.commands.model_probe import Fit, ModelProbe
 
 EXAMPLE_MODEL, EXAMPLE_KIND, EXAMPLE_PARAMETERS = "FacebookAI/roberta-base", "encoder", 125_000_000
 EXAMPLE_DOMAINS = {"reviews": "data/reviews.jsonl", "papers": "data/papers.txt"}
@@ -101,6 +102,7 @@ def first_recipe(
     domains: Mapping[str, str] | None = None,
     general: str | None = None,
     task: str | None = None,
+    reporter: Reporter | None = None,
 ) -> FirstRecipe:
     """Write a recipe that fits a model and corpora.
 
@@ -109,17 +111,20 @@ def first_recipe(
         domains: name → path of each corpus; None for examples.
         general: path of general text.
         task: `sft` for prompts and answers, `pretrain` for text. None: chosen by the columns of the corpora.
+        reporter: shows progress; None for no output.
 
     Raises:
         EverlearnError: the model or a corpus cannot be read, or does not fit the task.
     """
+    reporter = reporter or Reporter()
     asked: ModelProbe | None = None
     if model is not None:
-        from everlearn.commands.model_probe import ModelProbe
+        with reporter.activity("Reading the configuration and the tokenizer of the model", None):
+            from everlearn.commands.model_probe import ModelProbe
 
-        asked = ModelProbe(model)
+            asked = ModelProbe(model)
         task = asked.task(task)
-    probes, known = _probes(domains or {}, general, task, asked)
+    probes, known = _probes(domains or {}, general, task, asked, reporter)
     examples = any(each.columns.answers for each in probes.values()) if probes else task == "sft"
     sizing = Sizing(asked, probes.values(), known)
     for name, each in probes.items():
@@ -145,13 +150,17 @@ def first_recipe(
         )
     if note := _rate_note(probes, asked):
         recipe.notes.append(note)
-    recipe.put("train", _train(recipe, asked, len(probes), sizing, examples), "transformers.TrainingArguments")
+    fit = None
+    if asked:
+        with reporter.activity("Fitting a batch to the memory", None):
+            fit = asked.fit(METHOD, max(1, len(probes)), ROWS_PER_STEP, sizing.block_size)
+    recipe.put("train", _train(recipe, asked, fit, sizing, examples), "transformers.TrainingArguments")
     recipe.put("run", {"name": "first"}, "kept in runs/first")
     return recipe
 
 
 def _probes(
-    domains: Mapping[str, str], general: str | None, task: str | None, model: ModelProbe | None
+    domains: Mapping[str, str], general: str | None, task: str | None, model: ModelProbe | None, reporter: Reporter
 ) -> tuple[dict[str, Probe], Probe | None]:
     """Examine the domains' corpora, by name, and the general text if one is named."""
     if not domains and general is None:
@@ -162,10 +171,14 @@ def _probes(
     alone = model is not None and model.kind == "encoder-decoder"
     learner = "An encoder-decoder model" if alone else None
     known = () if model is None else (model.tokenizer, model.kind)
-    probes = {name: probe(path, f"--domain {name}", task, learner, *known) for name, path in domains.items()}
-    if general is None:
-        return probes, None
-    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner, *known)
+    probes = {}
+    with reporter.activity("Reading the corpora", len(domains) + (general is not None)) as done:
+        for name, path in domains.items():
+            probes[name] = probe(path, f"--domain {name}", task, learner, *known)
+            done(len(probes))
+        if general is None:
+            return probes, None
+        return probes, probe(general, "--general", "sft" if alone else "pretrain", learner, *known)
 
 
 def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, examples: bool) -> list[dict[str, Any]]:
@@ -250,10 +263,9 @@ def _rate_note(probes: Mapping[str, Probe], model: ModelProbe | None) -> str | N
 
 
 def _train(
-    recipe: FirstRecipe, model: ModelProbe | None, domains: int, sizing: Sizing, examples: bool
+    recipe: FirstRecipe, model: ModelProbe | None, fit: Fit | None, sizing: Sizing, examples: bool
 ) -> dict[str, Any]:
     kind, parameters = (model.kind, model.parameters) if model else (EXAMPLE_KIND, EXAMPLE_PARAMETERS)
-    fit = model.fit(METHOD, max(1, domains), ROWS_PER_STEP, sizing.block_size) if model else None
     rows = fit.rows if fit else ROWS_PER_STEP
     train: dict[str, Any] = {"num_train_epochs": sizing.passes, "per_device_train_batch_size": rows}
     what = ", prompts and answers" if examples else ""
