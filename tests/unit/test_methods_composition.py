@@ -70,7 +70,7 @@ def test_the_domains_models_answer_together(combine: Any) -> None:
     checkpoints = Checkpoints(4, lambda number: models[number])
     batches = at.batches
     reading = Reading(None, ("d1", "d2", "d3"), at.objective, lambda: models[3], batches, checkpoints)
-    method = DomainEnsemble(combine=combine, temperature=0.5)
+    method = DomainEnsemble(combine=combine, **({"temperature": 0.5} if combine == "by_perplexity" else {}))
     found: Any = method.test_predictor(Checkpoint(models[3], at.objective), reading)
     assert models_of(found) == models[1:], "one of each domain, and not the base model"
     if combine == "by_perplexity":
