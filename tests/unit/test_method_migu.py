@@ -19,7 +19,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.migu import MIGU
-from everlearn.methods.masks.rows import keep_largest
+from everlearn.methods.masks.rows import keep_largest, kept_rows
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,15 @@ from everlearn.methods.masks.rows import keep_largest
 def test_number_of_kept_rows(threshold: float, rows: int, kept: int) -> None:
     for values in (torch.randperm(rows).float(), torch.ones(rows)):
         assert int(keep_largest({"a": values}, threshold)["a"].sum()) == kept
+
+
+@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("rule", ["floor", "quantile"])
+@given(rows=st.integers(1, 40), threshold=st.floats(0, 0.99), seed=st.integers(0, 99))
+def test_the_indices_of_kept_rows_are_those_of_ones(rule: str, rows: int, threshold: float, seed: int) -> None:
+    values = torch.randint(0, 9, (rows,), generator=torch.Generator().manual_seed(seed)).float()
+    factors = keep_largest({"a": values}, threshold, rule)["a"]
+    assert kept_rows(factors, threshold, rule).tolist() == [row for row, kept in enumerate(factors.tolist()) if kept]
 
 
 def test_of_equal_rows_the_lower_index_is_masked_first() -> None:

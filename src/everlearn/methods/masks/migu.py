@@ -25,7 +25,16 @@ from everlearn.methods.base import (
 from everlearn.methods.engine.attachment import low_rank_beside, refuse_frozen_model
 from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
-from everlearn.methods.masks.rows import SELECTORS, Rule, Selector, keep_largest, rows_of, trained, units_of
+from everlearn.methods.masks.rows import (
+    SELECTORS,
+    Rule,
+    Selector,
+    keep_largest,
+    kept_rows,
+    rows_of,
+    trained,
+    units_of,
+)
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.architectures import Tokens
 from everlearn.model.content import CONTENT
@@ -195,7 +204,7 @@ class MIGU(Method):
             return
         plan, self._plan = self._plan, {}
         for path, factors in keep_largest(sums, self.config.threshold, self.config.rule).items():
-            plan[path] = factors.nonzero().squeeze(1)
+            plan[path] = kept_rows(factors, self.config.threshold, self.config.rule)
             self._moved[path] = self._moved[path].maximum(factors) if path in self._moved else factors
 
     def mask(self, stage: Stage) -> Mask | None:

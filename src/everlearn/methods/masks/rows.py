@@ -50,9 +50,26 @@ def largest(scores: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
     """
     if rule == "quantile":
         return (scores >= scores.quantile(threshold, dim=1, keepdim=True)).float()
-    # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
-    masked = scores.argsort(dim=1, stable=True)[:, : math.floor(threshold * scores.shape[1] + 1e-9)]
+    masked = scores.argsort(dim=1, stable=True)[:, : _share(threshold, scores.shape[1])]
     return torch.ones_like(scores, dtype=torch.float32).scatter_(1, masked, 0.0)
+
+
+def kept_rows(factors: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
+    """Return the indices of the rows to keep, in ascending order.
+
+    Args:
+        factors: 1 for these and 0 for the others, [n], from :func:`largest` with the same `threshold` and `rule`.
+        threshold: share of rows that are masked.
+        rule: with `floor` their number is known, so that a GPU need not be waited for.
+    """
+    if rule == "quantile":
+        return factors.nonzero().squeeze(1)
+    return factors.argsort(descending=True, stable=True)[: len(factors) - _share(threshold, len(factors))]
+
+
+def _share(threshold: float, count: int) -> int:
+    # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
+    return math.floor(threshold * count + 1e-9)
 
 
 def trained(model: nn.Module, paths: Iterable[str]) -> list[str]:
