@@ -62,6 +62,8 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
 """Number → metric and quantity; the metric `kept` is that of tasks without a domain."""
 OVER_ALL = ("accuracy_bwt", "accuracy_forgetting_max", "accuracy_fwt")
 """Numbers that some code divides by T."""
+OF_TASKS = ("f1", "accuracy", "glue_score")
+"""Numbers that are given for each end task too."""
 
 
 def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
@@ -88,7 +90,7 @@ def numbers(run: Run) -> dict[str, float]:
     for name in (*NUMBERS, *others):
         if own := parts(run, name):
             found[name] = float(np.mean(list(own.values())))
-        if name in ("f1", "accuracy", "glue_score"):
+        if name in OF_TASKS:
             found |= {f"{name}/{task}": value for task, value in own.items()}
         if name in OVER_ALL and own:
             found[f"{name}_over_all"] = found[name] * (len(run.domains) - 1) / len(run.domains)
