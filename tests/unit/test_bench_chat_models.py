@@ -114,12 +114,21 @@ def test_what_is_said_of_preferences_is_what_was_measured() -> None:
 def test_what_is_said_of_the_chat_run_is_what_was_measured() -> None:
     result = files.read_json(RESULTS / "chat-adapter.json")
     said = " ".join((RESULTS / "chat-adapter.md").read_text(encoding="utf-8").split())
-    protected, plain = (each["summary"]["bits_per_byte"] for each in result["runs"].values())
+    protected, plain, lowered = (each["summary"]["bits_per_byte"] for each in result["runs"].values())
     (note,) = [note for note in result["runs"]["LoRA, MAS, stop"]["notes"] if "`stop.earlier` allows (0.02)" in note]
     assert "'german', step 20 of 60: 'word_problems' is predicted 0.0314 (+0.0252 to +0.0376)" in note
     assert "word problems were 0.031 bits per byte worse (0.025 to 0.038)" in said
     lost, german = plain["forgotten"]["word_problems"]["value"], plain["learnt"]["german"]["value"]
     assert f"it had lost {lost:.3f} of word problems and learnt {german:.3f} of German" in said
+    at_end = lowered["forgotten"]["word_problems"]
+    assert (
+        f"learnt {lowered['learnt']['german']['value']:.3f}. At the end {at_end['value']:.3f} of word problems" in said
+    )
+    assert f"were lost ({at_end['low']:.3f} to {at_end['high']:.3f})" in said
+    rates = [
+        note for note in result["runs"]["LoRA, MAS, stop that lowers the rate"]["notes"] if "learning rate" in note
+    ]
+    assert [rate in note for rate, note in zip(("0.5 of", "0.25 of"), rates, strict=True)] == [True, True]
     learnt = [each["learnt"]["word_problems"]["value"] for each in (protected, plain)]
     assert f"({learnt[0]:.3f} against {learnt[1]:.3f})" in said
     chats = [
@@ -127,7 +136,7 @@ def test_what_is_said_of_the_chat_run_is_what_was_measured() -> None:
         for each in result["runs"].values()
     ]
     assert f"Of 24 short questions, {chats[0][0]} were answered as a chat before, {chats[0][-1]} after the" in said
-    assert f"and {chats[1][-1]} after LoRA alone" in said
+    assert f"{chats[1][-1]} after LoRA alone and {chats[2][-1]} after the run that lowers the rate" in said
     loaded, size = result["loaded"], result["loaded"]["bytes"]
     assert not loaded["everlearn_imported"]
     assert loaded["merged"]["answer"] == loaded["adapter"]["answer"]
