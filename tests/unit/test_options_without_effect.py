@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from torch import Tensor
 
 import stages
 import tiny
+from everlearn import files
+from everlearn.config.recipe import load, parse
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, build
+from everlearn.run.folder import RunFolder
 
 OFF = {"kd": {"weight": 0}, "das": {"contrast": 0}}
 """Method → what switches a part of it off, of which its variants set options."""
@@ -102,3 +106,20 @@ def test_what_a_variant_sets_counts_as_not_set(name: str, off: dict[str, Any]) -
     """A resolved recipe, which lists every option, is accepted."""
     method = build({"name": name, **off})
     build({"name": name, **method.config.model_dump(mode="json")})
+
+
+def test_a_run_of_an_earlier_version_that_has_one_is_read(tmp_path: Path) -> None:
+    """There it was allowed; the run goes on as if it were not set. A new recipe with it is refused."""
+    options = {"name": "ensemble", "combine": "mean"}
+    recipe = parse(
+        {"model": str(tmp_path), "domains": [{"name": "a", "path": str(tmp_path / "a.txt")}], "method": options}
+    )
+    folder = RunFolder(tmp_path / "run")
+    text = recipe.to_yaml().replace("temperature: 0.0", "temperature: 0.5")
+    assert text != recipe.to_yaml()
+    files.write_text(folder.recipe_file, text, sealed=True)
+    assert folder.recipe().method == recipe.method
+    with pytest.raises(MethodError, match=r"'temperature': 0\.5 has no effect with `combine: mean`"):
+        load(folder.recipe_file)
+    with pytest.raises(MethodError, match="no effect"):
+        build({**options, "temperature": 0.5})

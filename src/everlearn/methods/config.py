@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
@@ -24,9 +26,25 @@ class MethodConfig(Options):
         usual = {key: field.default for key, field in type(self).model_fields.items()} | (info.context or {})
         for keys, why in self.without_effect():
             for key in keys:
-                if (value := getattr(self, key)) != usual[key]:
+                if (value := getattr(self, key)) == usual[key]:
+                    continue
+                if not _SAVED.get():
                     raise ValueError(f"option '{key}': {value!r} has no effect {why}. Leave it at {usual[key]!r}")
+                self = self.model_copy(update={key: usual[key]})
         return self
+
+
+_SAVED = ContextVar("saved", default=False)
+
+
+@contextmanager
+def as_saved() -> Iterator[None]:
+    """Take options of a finished recipe: those without effect, which an earlier version allowed, get their defaults."""
+    token = _SAVED.set(True)
+    try:
+        yield
+    finally:
+        _SAVED.reset(token)
 
 
 C = TypeVar("C", bound=MethodConfig)

@@ -20,6 +20,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import HUB_ID, Corpus
 from everlearn.errors import RunError, first_line
 from everlearn.evaluation import set_path
+from everlearn.methods.config import as_saved
 from everlearn.run.environment import environment
 from everlearn.run.folder import RunFolder
 from everlearn.run.measurement_plan import held_out_names
@@ -178,7 +179,8 @@ def unpack(export: Path, into: Path) -> RunFolder:
     for name, expected in listed.items():
         if not (export / name).is_file() or files.digest(export / name) != expected:
             raise RunError(f"{export / name} is missing or not what was exported. Download or copy the export again.")
-    known = recipes.load(place / "recipe.yaml")
+    with as_saved():
+        known = recipes.load(place / "recipe.yaml")
     # An export may come from a stranger: it must decide neither which code runs here nor where files are written.
     settings = known.run.model_dump(mode="json") | {"name": into.name, "folder": str(into.absolute())}
     imposed = {

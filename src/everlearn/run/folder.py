@@ -19,6 +19,7 @@ from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import EverlearnError, RunError, RunInUse
 from everlearn.evaluation.cell import ALONE
+from everlearn.methods.config import as_saved
 from everlearn.run.environment import environment
 from everlearn.run.trainer import checkpoints
 
@@ -112,7 +113,8 @@ class RunFolder:
             raise RunError(f"{self.path} is not a run folder: it has the scores of models that existed already.")
         files.check(self.recipe_file)
         try:
-            loaded = recipes.load(self.recipe_file)
+            with as_saved():
+                loaded = recipes.load(self.recipe_file)
         except EverlearnError:
             self._check_plugins()
             raise
