@@ -115,6 +115,9 @@ SEVEN = {
     "intermediate_size": 11008,
     "max_position_embeddings": 4096,
 }
+PAGE = " ".join(
+    (Path(__file__).parents[2] / "docs/large-models.md").read_text(encoding="utf-8").replace("> ", "").split()
+)
 EIGHT = {"measure": False, "devices": 8, "memory": bytes_of("80GB")}
 
 
@@ -125,9 +128,15 @@ def seven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     LlamaConfig(**SEVEN, vocab_size=request.param, architectures=["LlamaForCausalLM"]).save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
     train = {"per_device_train_batch_size": 1, "bf16": True, "max_steps": 100, "activation_checkpointing": True}
-    made = recipe(folder, "llama", train=train, each={"validation": None})
-    data = made.data.model_dump() | {"block_size": 512}
+    text = folder / "text.txt"
+    text.write_text("\n".join(tiny.texts(400)), encoding="utf-8")
+    made = recipe(folder, "llama", train=train, each={"validation": None, "path": str(text)})
+    data = made.data.model_dump() | {"block_size": 2048}
     return made.changed(model=str(folder), data=data)
+
+
+def gigabytes(parts: dict[str, int]) -> str:
+    return f"{sum(parts.values()) / 1e9:.0f} GB"
 
 
 def test_seven_billion_parameters_fit_eight_devices_with_fsdp_only(seven: Recipe) -> None:
@@ -138,9 +147,9 @@ def test_seven_billion_parameters_fit_eight_devices_with_fsdp_only(seven: Recipe
     assert whole.verdict is not None
     assert not whole.verdict.fits
     assert whole.verdict.change == {"train.fsdp": True}
-    assert "each of 8 devices would hold about" in whole.verdict.sentence
-    assert "has 80 GB" in whole.verdict.sentence
     assert "Set `train.fsdp: true`: then it holds about" in whole.verdict.sentence
+    larger = parameters > 7e9
+    assert larger or whole.verdict.sentence in PAGE
     assert whole.memory["weights"] == whole.memory["gradients"] == 4 * parameters
     assert 0 <= whole.memory["optimizer"] - 8 * parameters < 4096, "two moments, and the step of each tensor"
 
@@ -152,16 +161,22 @@ def test_seven_billion_parameters_fit_eight_devices_with_fsdp_only(seven: Recipe
     for part in ("weights", "gradients", "optimizer"):
         assert divided.memory[part] == pytest.approx(whole.memory[part] / 8, rel=1e-3)
     assert divided.measuring["the complete model"] == 4 * parameters, "each device has all of it between two domains"
-    assert [(d.rows_per_step, d.trained_tokens) for d in divided.domains] == [(16, 100 * 16 * 512)] * 2
+    assert [(d.rows_per_step, d.trained_tokens) for d in divided.domains] == [(16, 100 * 16 * 2048)] * 2
+    name = "`sequential`, vocabulary of 128,256 (7.5 B)" if larger else "`sequential`"
+    assert f"| {name} | {gigabytes(divided.memory)} | {gigabytes(divided.measuring)} | fits |" in PAGE
 
 
 @pytest.mark.parametrize("seven", [32_000], indirect=True)
 def test_what_measures_on_the_complete_model_is_not_divided(seven: Recipe) -> None:
-    verdict = make_plan(seven.changed(method=EWC, train=seven.train | {"fsdp": True}), **EIGHT).verdict
+    plan = make_plan(seven.changed(method="mas", train=seven.train | {"fsdp": True}), **EIGHT)
+    verdict, between = plan.verdict, plan.measuring
     assert verdict is not None
     assert (verdict.fits, verdict.change) == (False, {})
     assert "between two domains" in verdict.sentence
     assert "a `method` that measures less between domains" in verdict.sentence
+    parts = [gigabytes({part: between[part]}) for part in ("what is measured", "activations")]
+    why = f"does not fit: {parts[0]} are what is measured, {parts[1]} its activations in float32"
+    assert f"| `mas` | {gigabytes(plan.memory)} | {gigabytes(between)} | {why} |" in PAGE
 
 
 def test_the_fewest_keys_are_named_that_make_it_fit(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from everlearn.commands.memory_estimate import ROOM, Held, MemoryEstimate, Setup
 from everlearn.errors import RecipeError
 from everlearn.wording import count, size
 
+TRIED = "FSDP2, activation checkpointing, bf16 and a batch of one row"
+"""The changes of a recipe that :func:`judge` tries."""
 _UNITS = {"": 1, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -75,8 +77,8 @@ def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_no
     other = "a method that trains adapters" if "gradients" in parts else "a `method` that measures less between domains"
     return FitVerdict(
         False,
-        f"{said}{sharded} No key of `train` makes it fit: take larger devices, a smaller `model`, or {other} "
-        "(`everlearn methods`).",
+        f"{said}{sharded} {TRIED} do not make it fit: take larger devices, a smaller `model`, an optimizer with less "
+        f"state (`train.optim`), or {other} (`everlearn methods`).",
         {},
     )
 
