@@ -19,11 +19,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from transformers.trainer_utils import enable_full_determinism
 
 import everlearn.learner
 import tiny
 from cli_project import Project
-from everlearn.run.devices import make_deterministic
 from everlearn.tasks import samples
 from long_files_first import pytest_collection_modifyitems
 from quick_loading import without_first_weights
@@ -31,7 +31,7 @@ from quick_loading import without_first_weights
 __all__ = ["pytest_collection_modifyitems"]
 
 if not tiny.USE_CPU:
-    make_deterministic()  # a resumed run is compared with another bit for bit, which a CPU gives anyway
+    enable_full_determinism(0)  # a resumed run is compared with another bit for bit, which a CPU gives anyway
 
 SHORT, LONG = 4, samples._WRITTEN
 """Tokens of a text that a model writes to be read."""

@@ -28,7 +28,7 @@ from everlearn.methods.base import REVEALS, Cost, Method
 from everlearn.methods.engine.protection import Protection, costs_of
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.depth import frozen_parameters
-from everlearn.model.loading import load_model, load_skeleton
+from everlearn.model.loading import load_skeleton
 from everlearn.model.sharding import shared_parameters
 from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.run.disk import Sizes, disk_bytes
@@ -216,10 +216,7 @@ def make_plan(
     learner = ContinualLearner(recipe, reporter=reporter)
     learner.devices = devices or learner.devices
     model = load_skeleton(recipe.model)
-    if measure:
-        learner.check_methods(load_model(recipe.model, recipe.run.seed))
-    else:
-        learner.check_methods(model)
+    learner.check_methods(model)
     for parameter in frozen_parameters(model, recipe.model.frozen):
         parameter.requires_grad_(False)
     domains = [_domain_plan(learner, domain) for domain in recipe.domains]

@@ -9,8 +9,6 @@ import torch
 from everlearn.errors import RecipeError
 from everlearn.wording import count
 
-_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
-
 
 def check_devices(cpu: bool) -> None:
     """Refuse more processes on this machine than it has accelerators.
@@ -25,14 +23,3 @@ def check_devices(cpu: bool) -> None:
             f"{count(processes, 'process')}. Start no more than {devices} (`torchrun --nproc-per-node {devices}`), or "
             "set `train.use_cpu: true`."
         )
-
-
-def make_deterministic() -> None:
-    """Choose deterministic kernels for the whole process (`train.full_determinism`).
-
-    The Trainer does so too, but only when a domain begins. The passes before it would differ from run to run, and
-    cuBLAS reads the environment at the first product of two matrices and never again.
-    """
-    os.environ.setdefault(_CUBLAS, ":16:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False

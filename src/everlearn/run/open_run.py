@@ -18,6 +18,7 @@ import torch
 from accelerate import PartialState
 from torch import nn
 from transformers import TrainingArguments
+from transformers.trainer_utils import enable_full_determinism
 
 from everlearn import wording
 from everlearn.config.arguments import training_arguments
@@ -48,7 +49,7 @@ from everlearn.model.routing import router_note
 from everlearn.model.text_format import TextFormat
 from everlearn.model.vocabulary_head import text_config
 from everlearn.run import optimizer_state
-from everlearn.run.devices import check_devices, make_deterministic
+from everlearn.run.devices import check_devices
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter
@@ -73,7 +74,9 @@ class OpenRun:
         cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
         check_devices(cpu)
         if recipe.train.get("full_determinism"):
-            make_deterministic()
+            # The Trainer does so too, but only when a domain begins. The passes before it would differ from run to
+            # run, and cuBLAS reads the environment at the first product of two matrices and never again.
+            enable_full_determinism(recipe.run.seed)
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.devices = self.processes.num_processes
         """Number of processes that train, each on its device; a plan may be made for more than there are."""

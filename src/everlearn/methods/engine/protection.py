@@ -62,8 +62,9 @@ EXCLUSIVE = {
 
 
 def overrides(method: Method, hook: str) -> bool:
-    """Return whether a method implements a hook."""
-    return hook not in method.idle and getattr(type(method), hook) is not getattr(Method, hook)
+    """Return whether a method implements a hook, in its class or as an attribute of the object."""
+    own = getattr(getattr(method, hook), "__func__", None)
+    return hook not in method.idle and own is not getattr(Method, hook)
 
 
 def check_methods(methods: Sequence[Method], setting: Setting) -> None:
@@ -185,10 +186,9 @@ class Protection:
         for method in self._with("begin_domain"):
             with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 method.begin_domain(stage)
-        attaching = self._with("attach")
         for method in self.methods:
             with stage.acting(_doing("Preparing", method)):
-                if method in attaching:
+                if overrides(method, "attach"):
                     with streams[method.name]():
                         method.attach(stage)
                 fit_state(method, method.label, stage.model)
@@ -292,8 +292,7 @@ class Protection:
 
     def _with(self, hook: str) -> list[Method]:
         """Return the methods that have this hook: a change of the random streams takes up to a millisecond."""
-        nothing = getattr(Method, hook)
-        return [each for each in self.methods if getattr(getattr(each, hook), "__func__", None) is not nothing]
+        return [each for each in self.methods if overrides(each, hook)]
 
     def _streams(self, phase: str) -> dict[str, Stream]:
         stage = self.stage

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Mask, Method, MethodConfig, Stage, register
+from everlearn.methods.masks.rows import share_of
 from everlearn.model.sharding import whole
 from everlearn.ranges import Between, ranges
 
@@ -125,7 +126,6 @@ def largest_entries(momentum: Tensor, fraction: float) -> Tensor:
         fraction: share of its entries, in (0, 1]; floor(fraction · n) are selected, at least one.
     """
     sizes = momentum.float().abs().flatten()
-    # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
-    count = max(1, math.floor(fraction * sizes.numel() + 1e-9))
+    count = max(1, share_of(fraction, sizes.numel()))
     smallest = sizes.topk(count, sorted=False).values.min()  # kthvalue is refused on a GPU by `full_determinism`
     return ((sizes >= smallest) & (sizes > 0)).float().view(momentum.shape)

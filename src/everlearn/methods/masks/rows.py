@@ -50,7 +50,7 @@ def largest(scores: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
     """
     if rule == "quantile":
         return (scores >= scores.quantile(threshold, dim=1, keepdim=True)).float()
-    masked = scores.argsort(dim=1, stable=True)[:, : _share(threshold, scores.shape[1])]
+    masked = scores.argsort(dim=1, stable=True)[:, : share_of(threshold, scores.shape[1])]
     return torch.ones_like(scores, dtype=torch.float32).scatter_(1, masked, 0.0)
 
 
@@ -64,12 +64,13 @@ def kept_rows(factors: Tensor, threshold: float, rule: Rule = "floor") -> Tensor
     """
     if rule == "quantile":
         return factors.nonzero().squeeze(1)
-    return factors.argsort(descending=True, stable=True)[: len(factors) - _share(threshold, len(factors))]
+    return factors.argsort(descending=True, stable=True)[: len(factors) - share_of(threshold, len(factors))]
 
 
-def _share(threshold: float, count: int) -> int:
+def share_of(fraction: float, count: int) -> int:
+    """Return floor(fraction · count)."""
     # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
-    return math.floor(threshold * count + 1e-9)
+    return math.floor(fraction * count + 1e-9)
 
 
 def trained(model: nn.Module, paths: Iterable[str]) -> list[str]:
