@@ -8,9 +8,6 @@ Each is written atomically and depends only on the files before it, the recipe a
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,40 +17,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from everlearn import files, report
 from everlearn.config import recipe as recipes
-from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
-from everlearn.data.loader import BlockLoader
-from everlearn.data.mixing import shares
 from everlearn.errors import RunError, did_you_mean
-from everlearn.evaluation import make_task
 from everlearn.evaluation.results import Results
-from everlearn.methods.base import Method, Stage
-from everlearn.methods.engine.protection import Protection
+from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import own_module
-from everlearn.model.number_format import recast
-from everlearn.model.sharding import Blueprint
-from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.report.run_results import RunResults
-from everlearn.run import exported_run, inputs, optimizer_state
+from everlearn.run import exported_run, inputs
 from everlearn.run.checks import checks, listed
 from everlearn.run.collect_results import Outcome
-from everlearn.run.compiled_layers import compiled_layers
 from everlearn.run.folder import RunFolder
-from everlearn.run.forecast import AROUND, PASSES
-from everlearn.run.forgetting_guard import ForgettingGuard
 from everlearn.run.interruption import Interruption
-from everlearn.run.measurement_plan import sets_inside, tasks_inside
-from everlearn.run.mid_stage_scores import StageCurves
 from everlearn.run.open_run import OpenRun
-from everlearn.run.peak_memory import peak_memory, reset_peak_memory
 from everlearn.run.progress import Reporter
-from everlearn.run.remaining_work import StageLog, declared_passes, look_ahead
+from everlearn.run.remaining_work import look_ahead
 from everlearn.run.scoring import Scorer
-from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, notes_in, save_memories, save_model, step_of
+from everlearn.run.stage_training import StageTraining
 from everlearn.run.weight_movement import measure_movement
-from everlearn.seeding import seed_for, set_all
 
 
 class ContinualLearner(OpenRun):
@@ -293,151 +275,11 @@ class ContinualLearner(OpenRun):
 
         A domain that has forgotten too much (`stop`) is not sealed: it is trained again, from its best step.
         """
-        started, measured = time.monotonic(), self.forecast.measured
-        self.passes_left = declared_passes(self, index)
-        later = self.forecast.ahead[PASSES] - self.passes_left
-        reset_peak_memory()
-        stage = self.stage(index, domain, methods)
-        training = self.folder.training(index, domain.name)
-        checkpoint = self.folder.checkpoint(index, domain.name, self.reporter.say)
-        guard = self._guard(index)
-        if guard is not None:
-            checkpoint = guard.begins(checkpoint)
-        steps = stage.steps if guard is None or guard.end is None else guard.end
-        if self.processes.is_main_process and steps == stage.steps:
-            self.folder.forget_log_after(index, step_of(checkpoint) if checkpoint is not None else 0)
-        if checkpoint is not None:
-            load_memories(checkpoint / MEMORY, methods)
-            stage.notes = notes_in(checkpoint)
-            stage.step = step_of(checkpoint)
-        known = list(stage.notes)
-        if self.processes.is_main_process:
-            stage.log = lambda line: self.folder.log({"stage": index, "domain": domain.name} | line)
-        protection = Protection(methods, stage)
-        source = protection.begin()
-        # A method may repeat a note that it made before the checkpoint.
-        stage.notes = list(dict.fromkeys(stage.notes))
-        self._say([note for note in stage.notes if note not in known])
-        said = len(stage.notes)
-
-        args = training_arguments(
-            self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, steps
-        )
-        loader = BlockLoader(
-            source,
-            stage.objective,
-            args.per_device_train_batch_size,
-            steps * args.gradient_accumulation_steps,
-            self.processes.process_index,
-            self.processes.num_processes,
-        )
-        curves = self._curves(stage, loader, guard)
-        # TensorBoard's callback reads its folder only from here; the checkpoints are removed when the stage ends.
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
-        with self.reporter.activity(
-            f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
-        ) as done:
-            trainer = StageTrainer(
-                protection=protection,
-                loader=loader,
-                args=args,
-                progress=done,
-                log=StageLog(self, stage, stage.step),
-                callbacks=[*curves, *([guard.callback()] if guard else []), self.interruption.callback()],
-                carried=self.carried_to(index),
-                guard=guard,
-            )
-            if guard is not None:
-                guard.spent = lambda: (trainer.tokens, trainer.seconds)
-            blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
-            set_all(stage.seed, index, "train", self.processes.process_index)
-            before_training = self.forecast.measured
-            with compiled_layers(stage.model, self.recipe.train_of(domain.name)):
-                trainer.fit(checkpoint)
-            inside = self.forecast.measured - before_training
-            trained = trainer.seconds  # without the measurements of methods afterwards
-        self.interruption.stop_here()
-        if guard is not None and guard.taken_back:
-            self.processes.wait_for_everyone()  # all must have read the decision before one continues
-            look_ahead(self)
-            return
-        trainer.check_finite()
-        trainer.check_weights()
-        carried = trainer.optimizer_state() if self.recipe.optimizer == "carry" else None
-        stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
-        without_mixed_precision(stage.model)
-        protection.end()
-        self._say(stage.notes[said:])
-
-        facts = {
-            "domain": domain.name,
-            "index": index,
-            "steps": steps,
-            "seconds": round(time.monotonic() - started + trainer.seconds_before, 3),
-            "training_seconds": round(trained, 3),
-            "peak_memory_bytes": peak_memory(),
-            "tokens": trainer.tokens,
-            "final_loss": trainer.last_loss,
-            "mixture": shares(source),
-            "fingerprint": stage.source.fingerprint,
-            "held_out_end": self.prepared(domain.name).held_out_end,
-            "pass_steps": None if source.size is None else max(1, source.size // stage.rows_per_step),
-            "notes": stage.notes,
-        }
-        facts = facts if guard is None else guard.facts(facts, stage.steps)
-        elsewhere = self.forecast.measured - measured - inside  # measurements of methods before and after the training
-        around = time.monotonic() - started - (trained - trainer.seconds_before) - elsewhere
-        self.forecast.settle(PASSES, later, counts=checkpoint is None)
-        self.took(AROUND, 1, max(0.0, around))
-        if self.processes.is_main_process:
-            model = stage.model
-            for method in reversed(methods):
-                model = method.export(model)
-            adapter = self.adapter_of(model, methods)
-            with (
-                self.reporter.activity(f"Saving {domain.name}", 1) as done,
-                files.new_folder(self.folder.stage(index, domain.name)) as folder,
-            ):
-                save_model(model, stage.tokenizer, folder, adapter, self.recipe.model)
-                if self.recipe.run.stage_dtype != "float32":
-                    recast(folder, self.recipe.run.stage_dtype)
-                save_memories(folder / MEMORY, methods)
-                if carried is not None:
-                    optimizer_state.save(folder, carried)
-                files.write_json(folder / "stage.json", facts)
-                done(1)
-            shutil.rmtree(training, ignore_errors=True)
-            self.folder.seal_log()
-        self.processes.wait_for_everyone()
-        if guard is not None:
-            look_ahead(self)
-
-    def _say(self, notes: Sequence[str]) -> None:
-        """Send notes to the reporter."""
-        for note in notes:
-            self.reporter.say(note)
-
-    def _guard(self, index: int) -> ForgettingGuard | None:
-        """Return the guard that decides where the domain ends (`stop`), if one is configured."""
-        if self.recipe.stop is None:
-            return None
-        return ForgettingGuard.of_run(self.recipe, self.folder, index, self.processes.is_main_process)
-
-    def _curves(self, stage: Stage, loader: BlockLoader, guard: ForgettingGuard | None) -> list[StageCurves]:
-        """Return the callbacks that evaluate during the stage (`evaluation.every`, `tasks_every`, `stop`)."""
-        every = self.recipe.scored_every, self.recipe.evaluation.tasks_every
-        if every == (None, None):
-            return []
-        scorer = self.scorer()
-        # One process collected them before training; all must evaluate them, as sharded weights need every process.
-        sets = [] if every[0] is None else [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
-        tasks = [make_task(config) for config in tasks_inside(self.recipe)]
-        line = {"stage": stage.index, "domain": stage.domain}
-        write = (lambda scores: self.folder.log(line | scores)) if self.processes.is_main_process else None
-        how = scorer.conditions(stage.index)
-        return [
-            StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self, guard)
-        ]
+        training = StageTraining(self, index, domain, methods, self.interruption)
+        training.begin()
+        if training.train():
+            training.end()
+            training.save()
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train one model for each domain alone, from the base model and without a method."""

@@ -30,7 +30,8 @@ from everlearn.methods import REGISTRY, Method, Stage, build
 from everlearn.methods.cost import Cost
 from everlearn.methods.engine.attachment import Attachment
 from everlearn.methods.engine.protection import Protection, check_methods
-from everlearn.run.trainer import StageTrainer, load_memories, save_memories
+from everlearn.run.stage_files import load_memories, save_memories
+from everlearn.run.trainer import StageTrainer
 from everlearn.seeding import set_all
 from methods_of_other_kinds import OTHERS, registered
 

@@ -20,7 +20,7 @@ from everlearn import files
 from everlearn.errors import EverlearnError, MethodError
 from everlearn.methods import REGISTRY, Memory, Method, Reading, build, names
 from everlearn.methods.engine.protection import Protection
-from everlearn.run.trainer import load_memories, save_memories
+from everlearn.run.stage_files import load_memories, save_memories
 from everlearn.seeding import seed_for
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -131,8 +131,7 @@ class Killer:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        from everlearn import learner
-        from everlearn.run import scoring, trainer
+        from everlearn.run import scoring, stage_training, trainer
 
         self.at: str | None = None
         self.passed: list[str] = []
@@ -156,8 +155,8 @@ class Killer:
 
         before(stage_trainer, "on_step_end", lambda t: f"step {of_trainer(t)}")
         before(stage_trainer, "_save_optimizer_and_scheduler", lambda t, *_: f"checkpoint {of_trainer(t)}")
-        before(learner, "peak_memory", lambda: "end")
-        before(learner, "save_memories", lambda folder, _: f"seal {folder.parent.name.split('stage-0')[1][0]}")
+        before(stage_training, "peak_memory", lambda: "end")
+        before(stage_training, "save_memories", lambda folder, _: f"seal {folder.parent.name.split('stage-0')[1][0]}")
         before(scoring.Scorer, "_keep_text", lambda s, row, cell: f"loss {cell.task}", first=False)
         before(scoring.Scorer, "_score", lambda s, row: f"scored {row}", first=False)
 

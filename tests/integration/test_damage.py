@@ -22,8 +22,8 @@ from everlearn.errors import Interrupted, RunError, TrainingDiverged
 from everlearn.evaluation import Cell, Results
 from everlearn.learner import ContinualLearner
 from everlearn.run import interruption, trainer
+from everlearn.run.checkpoint import DATA_STATE, checkpoints
 from everlearn.run.progress import Reporter
-from everlearn.run.trainer import DATA_STATE
 from everlearn.tasks.held_out import HeldOut
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -300,7 +300,7 @@ def test_a_loss_that_is_not_finite(
     with pytest.raises(TrainingDiverged, match=rf"'second' is not finite from step {step} on.*last good state"):
         ContinualLearner.open(made.folder()).resume()
     assert not (made.folder() / "stage-02-second").exists()
-    left = [path.name for path in trainer.checkpoints(made.folder() / "stage-02-second.training")]
+    left = [path.name for path in checkpoints(made.folder() / "stage-02-second.training")]
     assert left[-1] == f"checkpoint-{kept}"
     logged = [json.loads(line) for line in (made.folder() / "metrics.jsonl").read_text().splitlines()]
     assert all(line["loss"] == line["loss"] for line in logged)
@@ -358,7 +358,7 @@ def test_a_signal_and_the_same_learner_again(whole: Recipe, tmp_path: Path, monk
     killer.at = "step 1.3"
     with pytest.raises(Interrupted, match=f"Stopped and saved. Continue with `everlearn resume {made.folder()}`"):
         learner.run()
-    assert [p.name for p in trainer.checkpoints(made.folder() / "stage-01-first.training")][-1] == "checkpoint-3"
+    assert [p.name for p in checkpoints(made.folder() / "stage-01-first.training")][-1] == "checkpoint-3"
     killer.at = "loss first"  # outside training a signal acts at once
     with pytest.raises(Interrupted, match=f"saved is complete; continue with `everlearn resume {made.folder()}`"):
         learner.resume()
@@ -386,7 +386,7 @@ def test_a_signal_at_the_last_step_saves_even_where_nothing_else_is_saved(
         patch.setattr(interruption._Callback, "on_step_end", on_step_end)
         with pytest.raises(Interrupted):
             ContinualLearner(made).run()
-    assert [p.name for p in trainer.checkpoints(made.folder() / "stage-01-only.training")] == ["checkpoint-5"]
+    assert [p.name for p in checkpoints(made.folder() / "stage-01-only.training")] == ["checkpoint-5"]
     ContinualLearner.open(made.folder()).resume()
 
 

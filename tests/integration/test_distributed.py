@@ -17,13 +17,14 @@ from small_runs import leftovers, recipe, tensors
 import tiny
 from everlearn.config.recipe import Recipe
 from everlearn.errors import Interrupted, RecipeError, RunError
-from everlearn.files import read_json
+from everlearn.files import read_json, seal, write_json
 from everlearn.learner import ContinualLearner
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import REGISTRY
 from everlearn.methods.masks.sparse_memory import SparseMemory
 from everlearn.model.sharding import shared_parameters
 from everlearn.run import trainer
+from everlearn.run.checkpoint import DATA_STATE
 from methods_of_other_kinds import OTHERS, registered
 from two_processes import HIDDEN
 
@@ -245,9 +246,9 @@ def test_a_checkpoint_of_two_processes_on_one(tmp_path: Path, monkeypatch: pytes
     def two(self: trainer.StageTrainer) -> None:
         if self.state.global_step == 3:
             place = Path(str(self.args.output_dir)) / "checkpoint-2"
-            state = read_json(place / trainer.DATA_STATE)
-            trainer.files.write_json(place / trainer.DATA_STATE, state | {"processes": 2})
-            trainer.files.seal(place)
+            state = read_json(place / DATA_STATE)
+            write_json(place / DATA_STATE, state | {"processes": 2})
+            seal(place)
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -23,7 +23,7 @@ from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
 from everlearn.model.objectives import IGNORE
 from everlearn.model.parameter_substitution import substituting
 from everlearn.model.vocabulary_head import logit_cap, output_head, projection
-from everlearn.run.trainer import load_memories, save_memories
+from everlearn.run.stage_files import load_memories, save_memories
 
 QUIET = {"add_layers": 0, "add_heads": 0, "share": 0.3}
 """Prompts and old text alone."""

@@ -39,7 +39,7 @@ from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import IGNORE
 from everlearn.protecting import protect
 from everlearn.protecting.memory import FACTS, MemoryFolder
-from everlearn.run.trainer import load_memories
+from everlearn.run.stage_files import load_memories
 from methods_of_other_kinds import registered
 from two_processes import in_two_processes
 

@@ -21,8 +21,8 @@ import tiny
 from everlearn import files, protect
 from everlearn.errors import EverlearnError
 from everlearn.protecting.held_out import held_out_texts
+from everlearn.run.checkpoint import checkpoints
 from everlearn.run.forgetting_guard import STATE
-from everlearn.run.trainer import checkpoints
 from two_processes import in_two_processes
 
 RARE = ["§ ± µ ¶ ÷ × ø ß þ ð " * 6] * 40

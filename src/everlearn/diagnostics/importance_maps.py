@@ -17,7 +17,7 @@ from everlearn.importance.normalisation import Normalisation
 from everlearn.methods import REGISTRY
 from everlearn.methods.base import Method, UnitImportance
 from everlearn.run.folder import RunFolder
-from everlearn.run.trainer import MEMORY, load_memories
+from everlearn.run.stage_files import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from everlearn.protecting.foreign_text import Theirs, as_text
 from everlearn.protecting.held_out import OneText, ScoredText, general_text
 from everlearn.protecting.memory import MemoryFolder
 from everlearn.protecting.report import MaskAtWork, ProtectionReport, other_means
-from everlearn.run.trainer import load_memories, save_memories
+from everlearn.run.stage_files import load_memories, save_memories
 from everlearn.seeding import seeded
 
 STATE, WRITTEN = "everlearn.json", "written-rows.safetensors"

@@ -9,7 +9,7 @@ from pathlib import Path
 from everlearn import files
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
-from everlearn.run.trainer import load_memories, save_memories
+from everlearn.run.stage_files import load_memories, save_memories
 from everlearn.version import __version__
 
 FACTS = "stage.json"

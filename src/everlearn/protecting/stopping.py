@@ -25,8 +25,8 @@ from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain
 from everlearn.protecting.held_out import ScoredText
 from everlearn.run import notification
+from everlearn.run.checkpoint import checkpoints, step_of
 from everlearn.run.forgetting_guard import STATE, ForgettingBound, ForgettingGuard, Notify, Then
-from everlearn.run.trainer import checkpoints, step_of
 
 Bounds = float | Mapping[str, float]
 """Bits per byte that each text may get worse; or one number for all."""

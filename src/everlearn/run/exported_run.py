@@ -24,7 +24,7 @@ from everlearn.methods.config import as_saved
 from everlearn.run.environment import environment
 from everlearn.run.folder import RunFolder
 from everlearn.run.measurement_plan import held_out_names
-from everlearn.run.trainer import MEMORY
+from everlearn.run.stage_files import MEMORY
 from everlearn.version import __version__
 
 PLACE = "everlearn"

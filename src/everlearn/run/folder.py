@@ -20,8 +20,8 @@ from everlearn.config.recipe import Recipe
 from everlearn.errors import EverlearnError, RunError, RunInUse
 from everlearn.evaluation.cell import ALONE
 from everlearn.methods.config import as_saved
+from everlearn.run.checkpoint import checkpoints
 from everlearn.run.environment import environment
-from everlearn.run.trainer import checkpoints
 
 try:
     import fcntl

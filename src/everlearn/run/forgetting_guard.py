@@ -27,8 +27,8 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.statistics import percentiles
 from everlearn.run import notification
+from everlearn.run.checkpoint import checkpoints, step_of
 from everlearn.run.folder import RunFolder
-from everlearn.run.trainer import checkpoints, step_of
 
 STATE = "stop.json"
 """File beside the checkpoints of a domain in training."""

@@ -53,7 +53,7 @@ from everlearn.run.devices import check_devices
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter
-from everlearn.run.trainer import MEMORY, load_memories
+from everlearn.run.stage_files import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
 from everlearn.tasks.held_out import HeldOut
 

@@ -7,11 +7,10 @@ resumed stage need not read and skip the earlier batches. Everything else is the
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -25,21 +24,17 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from everlearn import files
 from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import shares
-from everlearn.errors import EverlearnError, RunError, TrainingDiverged, first_line
-from everlearn.methods.base import Memory, Method
+from everlearn.errors import RunError, TrainingDiverged
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import IGNORE
-from everlearn.model.options import Model
-from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.model.sharding import local
-from everlearn.model.vocabulary_head import unwrap
 from everlearn.run import optimizer_state
+from everlearn.run.checkpoint import DATA_STATE, checkpoints, content_of, step_of
 from everlearn.run.dry_run import check_distribution, check_processes, given, refused
+from everlearn.run.stage_files import MEMORY, save_memories
 from everlearn.wording import count
 
-DATA_STATE = "data_state.json"
-MEMORY = "memory"
 ADDED = "loss_added"
 """Key of a logged line: the sum of the methods' losses. Each is also logged, as `<method>/<name>`."""
 Progress = Callable[[int], None]
@@ -289,7 +284,7 @@ class StageTrainer(Trainer):
             self.on_train_begin()
             return None
         if checkpoint is not None:
-            with _content_of(checkpoint):
+            with content_of(checkpoint):
                 saved = files.read_json(checkpoint / DATA_STATE)
                 if TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step != step_of(checkpoint):
                     raise ValueError(f"{TRAINER_STATE_NAME} is of another step")
@@ -306,7 +301,7 @@ class StageTrainer(Trainer):
                     f"The text of domain '{self.stage.domain}' is not what it was when {checkpoint} was written. "
                     "Restore it, or delete the folder above the checkpoint to start the domain again."
                 )
-            with _content_of(checkpoint):
+            with content_of(checkpoint):
                 self.loader.load_state_dict(state)
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
@@ -350,19 +345,19 @@ class StageTrainer(Trainer):
                     shutil.rmtree(old, ignore_errors=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        with _content_of(resume_from_checkpoint):
+        with content_of(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with _content_of(checkpoint):
+        with content_of(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        with _content_of(checkpoint):
+        with content_of(checkpoint):
             super()._load_scaler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _content_of(checkpoint):
+        with content_of(checkpoint):
             super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -372,20 +367,6 @@ class StageTrainer(Trainer):
         empty = [name for name in load_result.missing_keys if name in parameters and id(parameters[name]) not in filled]
         if empty:
             raise RunError(f"The checkpoint has no weights for {', '.join(empty[:3])}: it is of another model.")
-
-
-@contextlib.contextmanager
-def _content_of(checkpoint: Path | str | None) -> Iterator[None]:
-    """Turn any exception of reading a checkpoint into a `RunError`; a valid seal does not make its content valid."""
-    try:
-        yield
-    except EverlearnError:
-        raise
-    except Exception as error:
-        raise RunError(
-            f"{checkpoint} is not a checkpoint of this run: {first_line(error).rstrip('.')}. Remove it, and `everlearn "
-            "resume` continues from the previous one."
-        ) from error
 
 
 class _output_dir:  # noqa: N801
@@ -423,69 +404,3 @@ class _Updates(TrainerCallback):
         # Log the last step of each stage, even of one that is shorter than `logging_steps`.
         control.should_log |= state.global_step >= state.max_steps
         return control
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoint folders of a stage, oldest first."""
-    folders = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
-    return sorted(folders, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    """Return the number of optimizer steps done at a checkpoint."""
-    return int(checkpoint.name.rsplit("-", 1)[1])
-
-
-def notes_in(checkpoint: Path) -> list[str]:
-    """Return the sentences that the methods had noted when a checkpoint was written."""
-    with _content_of(checkpoint):
-        return [str(note) for note in files.read_json(checkpoint / DATA_STATE).get("notes", [])]
-
-
-def save_memories(folder: Path, methods: Sequence[Method]) -> None:
-    """Save each method's memory as ``<method>.safetensors`` and ``<method>.json``; write no files for an empty one."""
-    for method in methods:
-        memory = method.memory()
-        if memory.tensors:
-            files.save_tensors(folder / f"{method.name}.safetensors", memory.tensors, {"method": method.name})
-        if memory:
-            files.write_json(folder / f"{method.name}.json", memory.facts)
-
-
-def load_memories(folder: Path, methods: Sequence[Method]) -> None:
-    """Load each method's memory; a method without saved memory is left as it is.
-
-    Raises:
-        RunError: a saved memory is damaged or missing.
-        MethodError: the content of a file does not match the method's declaration.
-    """
-    for name in files.listed(folder.parent):
-        if name.startswith(f"{folder.name}/") and not (folder.parent / name).is_file():
-            raise RunError(f"{folder.parent / name} is missing. Restore it from a copy.")
-    for method in methods:
-        facts, tensors = folder / f"{method.name}.json", folder / f"{method.name}.safetensors"
-        if facts.is_file():
-            loaded, noted = files.load_tensors(tensors) if tensors.is_file() else {}, files.read_json(facts)
-            if not isinstance(noted, dict):
-                raise RunError(f"{facts} must hold a mapping (got {noted!r:.40}). Restore it from a copy.")
-            method.load_memory(Memory(loaded, noted, str(folder / method.name)))
-
-
-def save_model(
-    model: nn.Module, tokenizer: Any, folder: Path, adapter: PeftAdapter | None = None, base: Model | None = None
-) -> None:
-    """Save the model and tokenizer with ``save_pretrained``, and the adapter that turns the base model into it, if any.
-
-    Args:
-        model: the plain model.
-        tokenizer: the model's tokenizer.
-        folder: the stage folder.
-        adapter: the stage's adapter, if it has one.
-        base: the base model as the recipe names it, for the adapter's configuration.
-    """
-    core: Any = unwrap(model)
-    if adapter is not None:
-        adapter.save(folder, *((base.path, base.revision) if base is not None else (None, None)))
-    if adapter is None or not adapter.alone:
-        core.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
