@@ -18,6 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_l
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
+from everlearn.methods.engine.protection import overrides
 from everlearn.model.sharding import Blueprint
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
@@ -236,36 +237,15 @@ def protect_trainer(
     """Protect a Trainer in place; see :func:`everlearn.protect`."""
     if isinstance(trainer, Protected):
         raise MethodError("This trainer is protected already. List all methods in one call of `protect`.")
+    _check_trainer(trainer)
     args = trainer.args
-    if args.n_gpu > 1:
-        raise MethodError(
-            "`protect` does not work with several GPUs in one process (DataParallel), whose replicas no hook reaches. "
-            "Start one process a GPU (`torchrun`), or show the process one GPU (CUDA_VISIBLE_DEVICES)."
-        )
-    if trainer.is_deepspeed_enabled:
-        raise MethodError(
-            "`protect` does not work under DeepSpeed, whose `backward` also steps, on copies and parts of the weights "
-            "(ZeRO 1, 2 and 3), so that no method can act in between. Train with DDP, or use `everlearn run`, which "
-            "works with FSDP2 (`train.fsdp`)."
-        )
-    if args.auto_find_batch_size:
-        raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
-    if trainer.train_dataset is None:
-        raise MethodError("The trainer has no `train_dataset`, on which methods measure what matters. Give it one.")
-    if trainer.model is None or trainer.model_init is not None:
-        raise MethodError("This trainer makes a new model when it trains (`model_init`). Give it the model (`model`).")
-    dataset: Any = trainer.train_dataset
-    collator: Any = trainer.data_collator
-    if isinstance(dataset, datasets.Dataset):
-        with contextlib.suppress(ValueError):  # none would be left: the trainer reads columns of its own
-            dataset = trainer._remove_unused_columns(dataset, description="training")
-    else:
-        collator = trainer._get_collator_with_removed_columns(collator, description="training")
-    texts = held_out_texts(held_out, trainer.model, getattr(trainer, "processing_class", None))
+    dataset, collator = _examples(trainer)
+    model = cast(nn.Module, trainer.model)
+    texts = held_out_texts(held_out, model, getattr(trainer, "processing_class", None))
 
     def new_domain(methods: Sequence[str | Mapping[str, Any] | Method]) -> ProtectedDomain:
         made = ProtectedDomain(
-            unwrap(cast(nn.Module, trainer.model)),
+            unwrap(model),
             methods,
             memory,
             dataset=dataset,
@@ -306,10 +286,42 @@ def protect_trainer(
     return trainer
 
 
+def _check_trainer(trainer: Trainer) -> None:
+    """Raise ``MethodError`` if no method can act in this trainer."""
+    args = trainer.args
+    if args.n_gpu > 1:
+        raise MethodError(
+            "`protect` does not work with several GPUs in one process (DataParallel), whose replicas no hook reaches. "
+            "Start one process a GPU (`torchrun`), or show the process one GPU (CUDA_VISIBLE_DEVICES)."
+        )
+    if trainer.is_deepspeed_enabled:
+        raise MethodError(
+            "`protect` does not work under DeepSpeed, whose `backward` also steps, on copies and parts of the weights "
+            "(ZeRO 1, 2 and 3), so that no method can act in between. Train with DDP, or use `everlearn run`, which "
+            "works with FSDP2 (`train.fsdp`)."
+        )
+    if args.auto_find_batch_size:
+        raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
+    if trainer.train_dataset is None:
+        raise MethodError("The trainer has no `train_dataset`, on which methods measure what matters. Give it one.")
+    if trainer.model is None or trainer.model_init is not None:
+        raise MethodError("This trainer makes a new model when it trains (`model_init`). Give it the model (`model`).")
+
+
+def _examples(trainer: Trainer) -> tuple[Any, Any]:
+    """Return the training dataset, and the collator of its examples, without the columns that the trainer removes."""
+    dataset: Any = trainer.train_dataset
+    collator: Any = trainer.data_collator
+    if isinstance(dataset, datasets.Dataset):
+        with contextlib.suppress(ValueError):  # none would be left: the trainer reads columns of its own
+            dataset = trainer._remove_unused_columns(dataset, description="training")
+    else:
+        collator = trainer._get_collator_with_removed_columns(collator, description="training")
+    return dataset, collator
+
+
 def _refuse_given_optimizer(trainer: Trainer, protected: ProtectedDomain) -> None:
     """Raise ``MethodError`` if a method must create the optimizer, but the trainer was given one."""
-    from everlearn.methods.engine.protection import overrides
-
     for method in protected.protection.methods:
         for hook in ("parameter_groups", "optimizer", "schedule"):
             if overrides(method, hook):
