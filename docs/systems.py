@@ -144,7 +144,6 @@ REMARKS: Mapping[str, str] = {
     "das_released": "begun in small-rows and stopped: more rows of importance than a small row has of training",
     "ewc_released": "begun in small-rows and stopped: importance on 10,000 rows, where a domain has 192",
     "recadam_released": "refused in small-rows, whose learning rate is 50 times the one that its γ is for",
-    "lora_null_v2": "needs a general corpus, which small-rows has not",
     "ulmfit_classifier_released": "needs a stream of classifications, which no small row is",
     "selective_init": "plain training to the last digit: it chose the latest model",
     "forever": "plain training to the last digit: it replayed nothing",
@@ -348,7 +347,6 @@ Related work that is not written yet, with what comes nearest:
 * Adaptive compositional modules (Zhang et al. 2022), which search for layers whose adapter is reused: `demix` begins
   a domain with the nearest earlier adapter.
 * The ten domains of Cossu et al. 2022, and their protocol: the suites `m2d2` and `six-domains`.
-* Sparse memory fine-tuning (arXiv 2510.15103): `mofo` and `migu` choose what moves, in models without memory slots.
 * Successors of O-LoRA that project onto a null space: `clora` and `lora_null`, which the suite `glue` runs.
 * Forget-Me-Not on reading comprehension, as in its paper: its row is of classifications."""
 IN_WEIGHTS = {"distance", "layers", "line", "movement"}

@@ -18,8 +18,12 @@ from everlearn.grid.archive import find_cells
 from everlearn.merging import MERGE_METHODS
 
 ROOT = Path(__file__).parents[2]
-PLAIN = "sequential"
-HALVES = {"results": "# Small rows", "answers-results": "## Prompts and answers"}
+PLAIN, GENERAL = "sequential", "general"
+PARTS = {
+    "results": "# Small rows",
+    "answers-results": "## Prompts and answers",
+    "general-results": "## With a general text",
+}
 """Folder of cells → the heading of its part of the page."""
 
 
@@ -31,6 +35,7 @@ class Scores:
     average: float
     learnt: float | None
     forgotten: float | None
+    gained: float | None
 
 
 @cache
@@ -44,7 +49,7 @@ def of(cell: dict[str, Any]) -> Scores:
     """Return the scores of a cell from its matrix of measurements, rather than from what it sums up itself."""
     matrix = cell["matrices"]["bits_per_byte"]
     value = {(row, column): mean for row, column, mean, *_ in matrix["cells"]}
-    rows, columns = matrix["rows"], matrix["columns"]
+    rows, columns = matrix["rows"], [name for name in matrix["columns"] if name != GENERAL]
     learnt_at = matrix.get("learnt_at", dict(zip(columns, columns, strict=True)))
     in_turn = "learnt_at" not in matrix and rows == ["base", *columns]
     known = all(learnt_at.values())
@@ -53,14 +58,14 @@ def of(cell: dict[str, Any]) -> Scores:
         fmean(value[rows[-1], column] for column in columns),
         fmean(value["base", c] - value[learnt_at[c], c] for c in columns) if known else None,
         value[rows[-1], columns[0]] - value[columns[0], columns[0]] if in_turn else None,
+        value["base", GENERAL] - value[rows[-1], GENERAL] if (rows[-1], GENERAL) in value else None,
     )
 
 
 def part(folder: str) -> str:
     """Return the part of the page about a folder's cells."""
     page = (ROOT / "docs/results/small-rows.md").read_text(encoding="utf-8")
-    first, second = page.split(HALVES["answers-results"])
-    return first if folder == "results" else second
+    return next(text for text in re.split(r"(?m)^(?=##? )", page) if text.startswith(f"{PARTS[folder]}\n"))
 
 
 def written(value: float | None, sign: str) -> str:
@@ -70,7 +75,7 @@ def written(value: float | None, sign: str) -> str:
     return f"{value:{sign}.4f}".replace("-", "−") if round(value, 4) else "0.0000"
 
 
-@pytest.mark.parametrize("folder", HALVES)
+@pytest.mark.parametrize("folder", PARTS)
 def test_the_table_has_every_cell_and_its_numbers(folder: str) -> None:
     table = re.search(r"### Held-out text.*?\n\n(.*?)\n\n", part(folder), re.DOTALL)
     assert table is not None
@@ -86,10 +91,11 @@ def test_the_table_has_every_cell_and_its_numbers(folder: str) -> None:
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield the folder and the words of every statement of the page that has a number or a comparison."""
     rows, answers = scores("results"), scores("answers-results")
+    general = scores("general-results")
     plain, asked = rows[PLAIN], answers[PLAIN]
 
-    def kept(name: str) -> str:
-        return f"{100 * learnt(rows[name]) / learnt(plain):.0f}"
+    def kept(name: str, rows: Mapping[str, Scores] = rows) -> str:
+        return f"{100 * learnt(rows[name]) / learnt(rows[PLAIN]):.0f}"
 
     def left(name: str) -> str:
         return f"{100 * forgotten(answers[name]) / forgotten(asked):.0f} %"
@@ -111,12 +117,23 @@ def sentences() -> Iterator[tuple[str, str]]:
     yield "answers-results", f"forgets {forgotten(asked):.2f} of the {learnt(asked):.2f} bits per byte"
     yield "answers-results", f"**Replay of 2 %** leaves {left('replay_sample')} of this forgetting"
     yield "answers-results", f"one after another) {left('siatl')}."
+    yield "general-results", f"plain training helps it too ({gained(general[PLAIN]):.2f} bits per byte)"
+    yield "general-results", f"learns {kept('sparse_memory', general)} % of what plain training does"
+    yield "general-results", f"helps the general text by {gained(general['sparse_memory']):.2f} bits per byte"
+    yield "general-results", f"**LoRA-Null-v2** learns {kept('lora_null_v2', general)} %"
+    yield "general-results", f"changes its score by {gained(general['lora_null_v2']):.3f}."
 
 
 def learnt(row: Scores) -> float:
     """Return what a row that learns domains in turn learnt."""
     assert row.learnt is not None
     return row.learnt
+
+
+def gained(row: Scores) -> float:
+    """Return what a row that was measured on general text learnt of it."""
+    assert row.gained is not None
+    return row.gained
 
 
 def forgotten(row: Scores) -> float:
