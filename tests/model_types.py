@@ -35,7 +35,8 @@ _HYBRID = {
     "linear_num_value_heads": 4,
     "shared_expert_intermediate_size": 24,
 }
-_TOWER = {**_HEADS, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}}
+_ROPE = {"rope_type": "default", "rope_theta": 1e4}
+_TOWER = {**_HEADS, "rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}}
 _VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
 _T5_GEMMA = {**_HEADS, "sliding_window": 16, "query_pre_attn_scalar": 8}
 
@@ -84,7 +85,24 @@ DECODERS: dict[str, dict[str, Any]] = {
         "boi_token_index": 6,
         "eoi_token_index": 7,
     },
+    "gemma3n_text": {
+        **_HEADS,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": TOKENS,
+        "laurel_rank": 4,
+        "altup_num_inputs": 2,
+        "activation_sparsity_pattern": [0.0, 0.0],
+    },
     "gemma3_text": {**_HEADS, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma4_text": {
+        **_GROUPED,
+        "sliding_window": 16,
+        "vocab_size_per_layer_input": TOKENS,
+        "hidden_size_per_layer_input": 8,
+    },
     "glm4": _HEADS,
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
     "gpt_neox": {**_SMALL, **_LONG},
@@ -92,6 +110,29 @@ DECODERS: dict[str, dict[str, Any]] = {
     "granite": {**_GROUPED, "logits_scaling": 4.0},
     "lfm2": {**_GROUPED, "layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
     "llama": _HEADS,
+    "llama4": {
+        "text_config": {
+            **_HEADS,
+            **_SPECIAL,
+            "intermediate_size_mlp": 48,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "attention_chunk_size": 64,
+        },
+        "vision_config": {
+            **_SMALL,
+            "num_hidden_layers": 1,
+            "image_size": 16,
+            "patch_size": 8,
+            "vision_output_dim": 32,
+            "projector_input_dim": 32,
+            "projector_output_dim": 32,
+            "intermediate_size": 128,
+        },
+        "image_token_index": 5,
+        "boi_token_index": 6,
+        "eoi_token_index": 7,
+    },
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "mamba2": {
         "hidden_size": 32,
@@ -102,6 +143,23 @@ DECODERS: dict[str, dict[str, Any]] = {
         "n_groups": 2,
         "chunk_size": 16,
     },
+    "mllama": {
+        "text_config": {**_GROUPED, **_SPECIAL, "cross_attention_layers": [1], "rope_parameters": _ROPE},
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_global_layers": 1,
+            "attention_heads": 2,
+            "image_size": 16,
+            "patch_size": 8,
+            "vision_output_dim": 32,
+            "max_num_tiles": 1,
+            "supported_aspect_ratios": [[1, 1]],
+            "intermediate_layers_indices": [0],
+        },
+    },
+    "modernbert-decoder": {**_SMALL, **_LONG, "cls_token_id": 0, "sep_token_id": 2, "local_attention": 16},
     "mistral": {**_HEADS, "sliding_window": None},
     "mixtral": {**_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2},
     "olmo2": _GROUPED,
@@ -120,6 +178,14 @@ DECODERS: dict[str, dict[str, Any]] = {
     },
     "qwen2_moe": {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 24},
     "qwen3": _HEADS,
+    "qwen3_5": {
+        "text_config": {**_HEADS, **_SPECIAL, **_HYBRID},
+        "vision_config": {**_VISION, "num_position_embeddings": 16, "patch_size": 8},
+        "image_token_id": 5,
+        "video_token_id": 6,
+        "vision_start_token_id": 7,
+        "vision_end_token_id": 8,
+    },
     "qwen3_moe": _ROUTED,
     "qwen3_next": {**_ROUTED, **_HYBRID},
     "smollm3": _GROUPED,

@@ -23,7 +23,7 @@ from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.loading import own_module
+from everlearn.model.loading import class_with_vision, own_module
 from everlearn.report.run_results import RunResults
 from everlearn.run import exported_run, inputs
 from everlearn.run.checks import checks, listed
@@ -192,10 +192,14 @@ class ContinualLearner(OpenRun):
         if self.processes.is_main_process:
             results.save(self.folder.results_file)
             recipe = files.read_text(self.folder.recipe_file)
-            own = own_module(
-                self.recipe.model, self.folder.stage(len(self.recipe.domains), self.recipe.domains[-1].name)
+            saved = self.folder.stage(len(self.recipe.domains), self.recipe.domains[-1].name)
+            card = report.model_card(
+                results,
+                recipe,
+                folder=self.folder.path,
+                architecture=class_with_vision(self.recipe.model, saved),
+                own_module=own_module(self.recipe.model, saved),
             )
-            card = report.model_card(results, recipe, folder=self.folder.path, own_module=own)
             files.write_text(self.folder.card_file, card)
             report.write_report([self.folder.path], self.folder.report_file)
             Outcome(self.recipe, self.folder).set_mark()

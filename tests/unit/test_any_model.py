@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     DataCollatorForLanguageModeling,
@@ -23,8 +24,9 @@ from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.depth import places
-from everlearn.model.loading import empty_model
+from everlearn.model.loading import class_with_vision, empty_model, load_weights
 from everlearn.model.objectives import IGNORE, make_objective
+from everlearn.model.options import Model
 from everlearn.model.packed_rows import why_not_isolated
 from everlearn.model.routing import router_note
 from everlearn.model.structure import architecture_for
@@ -183,7 +185,10 @@ def test_windows_and_scaled_positions_keep_documents_apart_and_learn(model_type,
     assert support_page.learn(model_type, "replay", **changes)[0]["loss"].isfinite()
 
 
-@pytest.mark.parametrize("model_type", ["gemma3", "qwen2_5_vl"])
+VISION = ["gemma3", "llama4", "mllama", "qwen2_5_vl", "qwen3_5"]
+
+
+@pytest.mark.parametrize("model_type", VISION)
 def test_a_vision_language_model_learns_text_and_its_vision_stays(model_type):
     model = support_page.model(model_type)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -192,6 +197,20 @@ def test_a_vision_language_model_learns_text_and_its_vision_stays(model_type):
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
     assert not any("vision" in name or "visual" in name or "projector" in name for name in changed)
+
+
+@pytest.mark.parametrize("model_type", VISION)
+def test_a_vision_language_model_is_loaded_complete_and_its_card_says_how(model_type, tmp_path):
+    model = support_page.model(model_type)
+    model.save_pretrained(tmp_path)
+    assert load_weights(str(tmp_path)).state_dict().keys() == model.state_dict().keys()
+    assert class_with_vision(Model(path=str(tmp_path)), tmp_path) == "AutoModelForImageTextToText"
+    AutoModelForImageTextToText.from_pretrained(tmp_path)
+
+
+def test_a_text_model_needs_no_class_with_vision(tmp_path):
+    support_page.model("llama").save_pretrained(tmp_path)
+    assert class_with_vision(Model(path=str(tmp_path)), tmp_path) is None
 
 
 def test_a_head_that_is_not_understood_is_refused():

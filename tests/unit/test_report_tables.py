@@ -313,6 +313,8 @@ def test_a_model_that_transformers_does_not_know_is_loaded_with_its_module(resul
     assert "```python\nimport pytest.model  #" in card
     assert "loads this way, with pytest installed, which brings the architecture" in card
     assert "without everlearn" not in card
+    seeing = model_card(results, RECIPE, architecture="AutoModelForImageTextToText")
+    assert "model = AutoModelForImageTextToText.from_pretrained(folder)" in seeing
     plain = model_card(results, RECIPE, own_module=None)
     assert "loads this way, without everlearn installed" in plain
     assert "from here on" not in plain

@@ -52,6 +52,13 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
 
 
+def text_tower(model: PreTrainedModel) -> nn.Module:
+    """Return the part of a decoder that reads text: in a vision-language model not all of the base model."""
+    tower: Any = model.get_decoder()
+    # In some models the module of that name is the vocabulary head (ModernBERT's decoder).
+    return tower if isinstance(tower, PreTrainedModel) else model.base_model
+
+
 _QUERY = ("q_proj", "query", "query_proj", "q", "q_lin", "q_b_proj")
 _KEY = ("k_proj", "key", "key_proj", "k", "k_lin")
 _VALUE = ("v_proj", "value", "value_proj", "v", "v_lin")
@@ -88,8 +95,7 @@ def found_in(model: PreTrainedModel, kind: Kind) -> Architecture:
         # Modules that transform the hidden state before the output embeddings are siblings of the base model.
         own = [child for child in model.children() if child is not base and next(child.parameters(), None) is not None]
         head = paths[own[0]] if own else head
-    # The text of a vision-language model is read by its decoder.
-    tower = model.get_decoder() if kind == "decoder" else base
+    tower = text_tower(model) if kind == "decoder" else base
     start = "" if base is model else f"{paths[base]}."
     stacks = tuple(_stack(path.removeprefix(start), layers, kind) for path, layers in _layer_lists(tower, paths[tower]))
     return Architecture(kind, head, stacks)

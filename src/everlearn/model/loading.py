@@ -16,6 +16,7 @@ from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -28,7 +29,7 @@ from everlearn.model.architectures import architectures
 from everlearn.model.options import Model
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import base_of, with_adapter
-from everlearn.model.structure import architecture_of, language_model_class
+from everlearn.model.structure import architecture_of, language_model_class, sees
 from everlearn.seeding import seeded
 from everlearn.wording import count
 
@@ -174,14 +175,27 @@ def own_module(recipe: Model, saved: Path) -> str | None:
         recipe: the base model.
         saved: where the model was saved, or an adapter for it; then the folder of the base model is read, if it exists.
     """
-    model_type = str((recipe.config or {}).get("model_type", ""))
-    for folder in (saved, Path(recipe.path or "")):
-        if (folder / "config.json").is_file():
-            model_type = str(files.read_json(folder / "config.json").get("model_type", ""))
-            break
+    model_type = _type_of(recipe, saved)
     plugins.find("architectures", model_type)
     module = str(CONFIG_MAPPING[model_type].__module__) if model_type in CONFIG_MAPPING else "transformers"
     return None if module.partition(".")[0] in ("transformers", "transformers_modules") else module
+
+
+def class_with_vision(recipe: Model, saved: Path) -> str | None:
+    """Return the class of transformers that loads a saved vision-language model; None for other models.
+
+    Args:
+        recipe: as in :func:`own_module`.
+        saved: as in :func:`own_module`.
+    """
+    return AutoModelForImageTextToText.__name__ if sees(_type_of(recipe, saved)) else None
+
+
+def _type_of(recipe: Model, saved: Path) -> str:
+    for folder in (saved, Path(recipe.path or "")):
+        if (folder / "config.json").is_file():
+            return str(files.read_json(folder / "config.json").get("model_type", ""))
+    return str((recipe.config or {}).get("model_type", ""))
 
 
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.model.architectures import registered
-from everlearn.model.finding import takes, transformers_model
+from everlearn.model.finding import takes, text_tower, transformers_model
 from everlearn.model.training_mode import evaluating
 
 PADDING = -1
@@ -63,7 +63,7 @@ def why_not_isolated(model: nn.Module) -> str:
     inner: Any = transformers_model(model)[1]
     if registered(str(inner.config.model_type)) is not None:
         return ""
-    if any(isinstance(module, nn.Conv1d) for module in inner.get_decoder().modules()):
+    if any(isinstance(module, nn.Conv1d) for module in text_tower(inner).modules()):
         return "its convolutions and state-space or linear-attention layers carry their state on through a row"
     if not takes(inner, "position_ids"):
         return "it takes no position ids"

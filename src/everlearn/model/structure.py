@@ -64,13 +64,16 @@ def kind_of_config(config: Any) -> Kind:
 def language_model_class(config: Any) -> Any:
     """Return the class of transformers that loads the language model of a configuration.
 
-    A vision-language model without a causal class of its own is loaded complete, and trained as a text model.
+    A vision-language model is loaded complete, and trained as a text model: the causal class that some types also have
+    would leave the vision out.
     """
-    kind, model_type = kind_of_config(config), config.model_type
-    shown = model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    if kind == "decoder" and shown and model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return AutoModelForImageTextToText
-    return _CLASSES[kind]
+    kind = kind_of_config(config)
+    return AutoModelForImageTextToText if kind == "decoder" and sees(config.model_type) else _CLASSES[kind]
+
+
+def sees(model_type: str) -> bool:
+    """Return whether transformers has a vision-language class for a type."""
+    return model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 
 def architecture_of(model: nn.Module) -> Architecture:

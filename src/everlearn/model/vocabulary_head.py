@@ -127,7 +127,7 @@ def at_head(
     else:
         last.forward = lambda features: compute(project, features, labels, cap) / scale
     if cap is not None:
-        config.final_logit_softcapping = None
+        vars(config)["final_logit_softcapping"] = None  # assigned, it would be checked: some types require a number
     try:
         yield caught
     finally:
@@ -136,7 +136,7 @@ def at_head(
         if owner is not None:
             owner.final_logits_bias = bias
         if cap is not None:
-            config.final_logit_softcapping = cap
+            vars(config)["final_logit_softcapping"] = cap
 
 
 def _added_bias(model: nn.Module) -> tuple[Any, Any]:

@@ -46,6 +46,7 @@ class Exported:
         as_scored: whether the model alone is the one that was scored.
         steps: optimizer steps up to this stage.
         tokens: tokens trained on up to this stage.
+        architecture: name of the transformers class that loads the model. Default: the objective's Auto class.
         own_module: the module that must be imported first, if the architecture is not one of transformers.
         rounded_to: the number format of the weights, if they were rounded after they had been scored.
     """
@@ -61,6 +62,7 @@ class Exported:
     as_scored: bool = True
     steps: int = 0
     tokens: int = 0
+    architecture: str | None = None
     own_module: str | None = None
     rounded_to: str | None = None
 
@@ -127,7 +129,7 @@ def export_card(results: Results, exported: Exported) -> str:
         _introduction(results, exported),
         *_scores(results, exported),
         "## Use",
-        fenced("python", importing(exported.own_module) + _usage(exported, loader)),
+        fenced("python", importing(exported.own_module) + _usage(exported, exported.architecture or loader)),
         *([f"It loads {needing(exported.own_module)}."] if exported.own_module else []),
         *_memory(exported),
         "## Methods",
