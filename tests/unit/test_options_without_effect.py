@@ -21,34 +21,39 @@ from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, build
 from everlearn.run.folder import RunFolder
 
-OFF = {"kd": {"weight": 0}, "das": {"contrast": 0}}
+OFF = {"das": {"scores": "random"}, "ulmfit": {"ratio": None}}
 """Method → what switches a part of it off, of which its variants set options."""
 PLAIN = [
-    ({"name": "lwf", "weight": 0}, "temperature", 5.0),
-    ({"name": "lwf", "weight": 0}, "anchor", "base"),
-    ({"name": "kd", "weight": 0}, "temperature", 5.0),
-    ({"name": "kd", "weight": 0}, "softmax", "sequence"),
-    ({"name": "kd", "weight": 0}, "teacher_dropout", True),
-    ({"name": "multi_task_adaptation", "drift": 0}, "samples", 5),
-    ({"name": "multi_task_adaptation", "distillation": 0, "samples": 4}, "temperature", 5.0),
-    ({"name": "forget_me_not", "ewc": 0, "ewc_normalised": 0}, "samples", 5),
+    ({"name": "kd", "distance": "squared"}, "temperature", 5.0),
+    ({"name": "kd", "compare": "batch"}, "queue", 5),
+    ({"name": "multi_task_adaptation", "balance": "fixed", "samples": 4}, "rate", 0.5),
     ({"name": "budget", "general": None, "earlier": None}, "samples", 5),
     ({"name": "budget", "general": None, "earlier": None}, "rank", 5),
     ({"name": "budget", "general": None, "earlier_by": "predicted", "samples": 4, "rank": 2}, "probe", 5),
     ({"name": "budget", "general": None, "earlier_by": "predicted", "samples": 4, "rank": 2}, "checks", 5),
     ({"name": "budget", "earlier": None, "samples": 4, "rank": 2}, "earlier_by", "predicted"),
-    ({"name": "das", "contrast": 0, "samples": 4}, "temperature", 5.0),
-    ({"name": "das", "contrast": 0, "samples": 4}, "contrast_fraction", 0.5),
-    ({"name": "das", "contrast": 0, "samples": 4}, "stop_gradient_prev", True),
     ({"name": "das", "general": "none", "samples": 4}, "proxy_dropout", False),
     ({"name": "das", "general": "corpus_loss", "samples": 4}, "proxy_softmax", "sequence"),
     ({"name": "das", "accumulate": False, "samples": 4}, "domain_input", "plain"),
-    ({"name": "das", "scores": "random", "samples": 4}, "reduce", "signed_sum"),
-    ({"name": "classic", "contrast": 0}, "temperature", 5.0),
-    ({"name": "classic", "contrast": 0}, "past_gates", "current"),
+    ({"name": "das", "scores": "random"}, "reduce", "signed_sum"),
+    ({"name": "das", "scores": "random"}, "samples", 4),
     ({"name": "ensemble", "combine": "mean"}, "temperature", 5.0),
     ({"name": "ewc", "anchor": "base", "samples": 4}, "decay", 0.5),
     ({"name": "l2"}, "normalise", "max"),
+    ({"name": "replay", "source": "general"}, "capacity", 3),
+    ({"name": "migu", "selector": "weight"}, "count_padding", False),
+    ({"name": "migu", "selector": "random"}, "lora_b", "own"),
+    ({"name": "ulmfit", "divisors": [2.0, 1.0]}, "decay", 1.5),
+    ({"name": "ulmfit", "ratio": None}, "cut", 0.5),
+    ({"name": "ulmfit", "ratio": None}, "phase_cut", 0.5),
+    ({"name": "side_tuning", "layers": 1}, "samples", 4),
+    ({"name": "side_tuning", "layers": 1, "initialise": "random"}, "distil_rate", 1.0),
+    ({"name": "side_tuning", "layers": 1, "merge": "mean"}, "start", 1.0),
+    ({"name": "dap_adapter"}, "samples", 4),
+    ({"name": "sapt_lora", "samples": 4}, "top_k", 3),
+    ({"name": "sapt_lora", "samples": 4}, "pseudo_tokens", 3),
+    ({"name": "mocl", "module": "lora"}, "n_tokens", 3),
+    ({"name": "mocl", "module": "prefix", "n_tokens": 4}, "lora_dropout", 0.5),
 ]
 """Options → one that has no effect beside them, and another value of it."""
 
@@ -106,6 +111,24 @@ def test_what_a_variant_sets_counts_as_not_set(name: str, off: dict[str, Any]) -
     """A resolved recipe, which lists every option, is accepted."""
     method = build({"name": name, **off})
     build({"name": name, **method.config.model_dump(mode="json")})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "lwf", "weight": 0, "temperature": 5.0},
+        {"name": "kd_logits", "weight": 0, "temperature": 5.0},
+        {"name": "multi_task_adaptation", "drift": 0, "samples": 5},
+        {"name": "forget_me_not", "ewc": 0, "ewc_normalised": 0, "samples": 5},
+        {"name": "das", "contrast": 0, "temperature": 0.5},
+        {"name": "classic", "contrast": 0, "temperature": 0.5},
+        {"name": "mas", "strength": 0, "samples": 5},
+    ],
+    ids=lambda options: options["name"],
+)
+def test_a_number_of_0_is_a_point_of_a_sweep(options: dict[str, Any]) -> None:
+    """The options of what it switches off are those of the sweep's other points."""
+    build(options)
 
 
 def test_a_run_of_an_earlier_version_that_has_one_is_read(tmp_path: Path) -> None:

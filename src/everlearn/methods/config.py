@@ -17,7 +17,10 @@ class MethodConfig(Options):
     """Base class of the options of a method: immutable, with unknown keys refused and values checked."""
 
     def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-        """Yield options that change nothing beside the values of others, with the reason; a user may not set them."""
+        """Yield options that change nothing beside the values of others, with the reason; a user may not set them.
+
+        A number of 0 is no such value: a sweep may include it, with the options of what it switches off.
+        """
         yield from ()
 
     @model_validator(mode="after")

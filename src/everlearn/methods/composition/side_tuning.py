@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -90,6 +91,12 @@ class SideTuning(Method):
         """One side network for the whole stream instead of one for each domain."""
         freeze_base_at_end_task: bool = False
         """Fine-tune only the side network, the merge and the classification head."""
+
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.initialise != "distilled":
+                yield ("samples", "distil_rate"), f"with `initialise: {self.initialise}`"
+            if self.merge != "blend":
+                yield ("start",), f"with `merge: {self.merge}`"
 
     config: Config
     _learnt = ByDomain()

@@ -113,8 +113,6 @@ class KD(WithTeacher, Method):
         different dropout are a positive pair in the batch, with the same T."""
 
         def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-            if not self.weight:
-                yield sorted(set(type(self).model_fields) - {"weight"}), "with `weight: 0`, which is plain training"
             if self.compare != "queue":
                 yield ("queue",), f"with `compare: {self.compare}`"
             if self.distance == "squared":

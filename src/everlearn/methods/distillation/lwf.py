@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,10 +46,6 @@ class LwF(WithTeacher, Method):
         """λₒ; the paper chooses from 0.3, 1, 3, 10. 0 is plain training, without an old model."""
         temperature: float = Field(2.0, gt=0, allow_inf_nan=False)
         """T; values above 1 give small probabilities more weight."""
-
-        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-            if not self.weight:
-                yield ("anchor", "temperature"), "with `weight: 0`, which is plain training"
 
     search = ranges(weight=Around(10))
     config: Config

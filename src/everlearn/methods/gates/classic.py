@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,10 +57,6 @@ class CLASSIC(HATAdapter):
         past_gates: Literal["own", "current"] = "own"
         """Gates of the passes for earlier domains: each domain's own; the released code uses the current domain's in
         all of them, so that they differ by dropout only."""
-
-        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-            if not self.contrast:
-                yield ("temperature", "contrast_dropout", "past_gates"), "with `contrast: 0`"
 
     config: Config
 

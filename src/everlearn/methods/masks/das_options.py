@@ -84,26 +84,14 @@ class DASConfig(MethodConfig):
     """Do not differentiate through the network gated by I, which saves its backward pass; the paper differentiates."""
 
     def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-        if not self.contrast:
-            yield CONTRAST, "with `contrast: 0`"
         if self.scores == "random":
-            yield ("reduce", *PROXY, *OF_DOMAINS), "with `scores: random`, which measures nothing"
+            yield ("samples", "reduce", *PROXY, *OF_DOMAINS), "with `scores: random`, which measures nothing"
         if self.general in ("none", "corpus_loss"):
             yield PROXY, f"with `general: {self.general}`"
         if not self.accumulate:
             yield OF_DOMAINS, "with `accumulate: false`, where only general knowledge counts"
 
 
-CONTRAST = (
-    "contrast_kind",
-    "contrast_fraction",
-    "temperature",
-    "anchor",
-    "pair",
-    "gather_grad",
-    "stop_gradient_prev",
-)
-"""Options of the contrast alone."""
 PROXY = ("proxy_dropout", "proxy_input", "proxy_output", "proxy_softmax")
 """Options of the proxy for general knowledge alone."""
 OF_DOMAINS = ("domain_input", "domain_dropout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
@@ -109,6 +110,10 @@ class MIGU(Method):
         count_padding: bool = True
         """Include padding in the sums, as in the released code. What fills packed rows of chats or of prompts with
         answers never counts."""
+
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.selector != "magnitude":
+                yield ("lora_b", "count_padding"), f"with `selector: {self.selector}`, which reads no outputs"
 
     search = ranges(threshold=Between(0.2, 0.95))
     config: Config

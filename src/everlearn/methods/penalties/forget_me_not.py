@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -69,10 +68,6 @@ class ForgetMeNot(PenaltyAndTeacher):
         """λ₅ of the squared L2 distance of representations."""
         samples: int = Field(1000, ge=1)
         """Blocks for measuring the Fisher information."""
-
-        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-            if not self.ewc and not self.ewc_normalised:
-                yield ("samples",), "with `ewc: 0` and `ewc_normalised: 0`, which measure no importance"
 
     config: Config
 

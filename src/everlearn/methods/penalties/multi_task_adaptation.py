@@ -70,10 +70,6 @@ class MultiTaskAdaptation(PenaltyAndTeacher):
         def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
             learnt = self.balance == "uncertainty"
             yield ("retain",) if learnt else ("rate", "largest"), f"with `balance: {self.balance}`"
-            if not self.drift:
-                yield ("samples",), "with `drift: 0`, which measures no importance"
-            if not self.distillation:
-                yield ("temperature",), "with `distillation: 0`, which compares no predictions"
 
     config: Config
     _s = Fact("s", lambda: [0.0, 0.0], of=Annotated[list[float], Field(min_length=2, max_length=2)])

@@ -141,6 +141,8 @@ class Replay(Method):
             if self.sample is not None:
                 what = "which adds a share of the rows of earlier domains"
                 yield ("share", "source", "sweeps"), f"with `sample: {self.sample:g}`, {what}"
+            elif self.source == "general":
+                yield ("capacity",), "with `source: general`, which stores no rows"
             if self.source != "generated":
                 yield ("sweeps",), f"with `source: {self.source}`"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
@@ -79,6 +80,12 @@ class ULMFiT(Thaws):
         one epoch per phase, and continues until nothing improves."""
         alone: int | None = Field(None, ge=1)
         """Number of phases before all remaining parts thaw at once; None: every part has a phase (the paper)."""
+
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.divisors:
+                yield ("decay",), "with `divisors`, which take its place"
+            if self.ratio is None:
+                yield ("cut", "phase_cut"), "with `ratio: null`, which keeps the schedule of `train`"
 
         @field_validator("divisors")
         @classmethod
