@@ -21,7 +21,7 @@ from everlearn.commands.activation_trace import full_row, trace
 from everlearn.commands.memory_verdict import bytes_of
 from everlearn.commands.plan import make_plan
 from everlearn.config.recipe import Recipe
-from everlearn.errors import RecipeError
+from everlearn.errors import ModelError, RecipeError
 from everlearn.model.loading import empty_model
 from everlearn.model.objectives import make_objective
 
@@ -201,7 +201,26 @@ def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
     """T5 and RoBERTa hold a tensor in several modules."""
     verdict = make_plan(small(tmp_path, "t5", "one"), measure=False, devices=4, memory=1000).verdict
     assert verdict is not None
-    assert "FSDP2 cannot be used: 'shared.weight' belongs to several modules." in verdict.sentence
+    said = "'shared.weight' of T5ForConditionalGeneration belongs to several modules"
+    assert f"FSDP2 cannot be used: {said}" in verdict.sentence
+    with pytest.raises(RecipeError, match=f"`train.fsdp` cannot divide this run: {said}"):
+        make_plan(small(tmp_path, "t5", "two", **SHARDED), measure=False, devices=4)
+    with pytest.raises(RecipeError, match=r"`train\.fsdp` cannot divide this run: it is planned for one device"):
+        make_plan(small(tmp_path, "llama", "three", **SHARDED), measure=False)
+
+
+def test_a_checkpoint_in_few_bits_is_refused(tmp_path: Path) -> None:
+    """It would be counted as float32 weights, and cannot be trained."""
+    of = small(tmp_path, "llama", "one")
+    config = Path(str(of.model.path)) / "config.json"
+    packed = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | packed))
+    with pytest.raises(ModelError, match=r"was saved in few bits .*Name the checkpoint that it was made from"):
+        make_plan(of, measure=False)
+
+
+def test_a_plan_on_paper_does_not_speak_of_time(tmp_path: Path) -> None:
+    assert not any("training time" in note for note in make_plan(small(tmp_path, "llama", "one"), measure=False).notes)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_a_copy_of_the_hubs_data_set_gives_the_same(task: str, published: Path, 
     np.testing.assert_array_equal(sets.part, files.part)
 
 
+def test_a_carriage_return_ends_no_row(published: Path) -> None:
+    glue_files.write(published, "sst-2", "train.tsv", "sentence\tlabel", "a\rb\t1", "c\t0")
+    sets = read_glue(config("sst-2", published))
+    assert (sets.train.texts, sets.notes) == (["a\rb", "c"], [])
+
+
+def test_mrpcs_corpus_without_numbers_of_sentences(tmp_path: Path) -> None:
+    glue_files.write(tmp_path, "mrpc", "msr_paraphrase_train.txt", "Quality\t#1 String\t#2 String", "1\ta\tb")
+    glue_files.write(tmp_path, "mrpc", "dev_ids.tsv", "1\t2")
+    with pytest.raises(DataError, match=r"msr_paraphrase_train\.txt, line 2 has no column '#1 ID'; its columns are"):
+        read_glue(config("mrpc", tmp_path))
+
+
 def test_what_the_files_may_not_hold(published: Path, tmp_path: Path) -> None:
     def refused(task: str, sentence: str, *lines: str) -> None:
         glue_files.write(published, task, "train.tsv", *lines)
@@ -132,6 +145,7 @@ def test_what_the_files_may_not_hold(published: Path, tmp_path: Path) -> None:
     refused(
         "rte", "the part 'train' in .* has no example with a label", "index\tsentence1\tsentence2\tlabel", "0\ta\tb\t-1"
     )
+    refused("sst-2", "every training example has the label 'positive'; two", "sentence\tlabel", "a\t1", "b\t-1")
     (published / "WNLI" / "dev.tsv").unlink()
     with pytest.raises(DataError, match=r"'.*WNLI' has no `dev\.tsv`, which GLUE's WNLI has"):
         read_glue(config("wnli", published))

@@ -52,8 +52,6 @@ PLAIN = [
     ({"name": "dap_adapter"}, "samples", 4),
     ({"name": "sapt_lora", "samples": 4}, "top_k", 3),
     ({"name": "sapt_lora", "samples": 4}, "pseudo_tokens", 3),
-    ({"name": "mocl", "module": "lora"}, "n_tokens", 3),
-    ({"name": "mocl", "module": "prefix", "n_tokens": 4}, "lora_dropout", 0.5),
 ]
 """Options → one that has no effect beside them, and another value of it."""
 

@@ -21,6 +21,8 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Domain
 from everlearn.data.loader import BlockLoader
+from everlearn.data.phases import in_silence
+from everlearn.errors import RecipeError
 from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
@@ -29,9 +31,9 @@ from everlearn.methods.engine.protection import Protection, costs_of
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.depth import frozen_parameters
 from everlearn.model.loading import load_skeleton
-from everlearn.model.sharding import shared_parameters
 from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.run.disk import Sizes, disk_bytes
+from everlearn.run.dry_run import why_not_sharded
 from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
@@ -228,6 +230,10 @@ def make_plan(
     estimate = MemoryEstimate(
         model, sizes, costs, objective, block_size, arguments[0], quantised=recipe.model.quantization_config
     )
+    packed = "`model.quantization_config` packs the weights"
+    undivided = why_not_sharded(model, methods) if recipe.model.quantization_config is None else packed
+    if arguments[0].fsdp and (why := undivided or ("" if learner.devices > 1 else "it is planned for one device")):
+        raise RecipeError(f"`train.fsdp` cannot divide this run: {why}.")
     setups = [Setup.of(args, learner.devices) for args in arguments]
     held = [estimate.held(setup) for setup in dict.fromkeys(setups)]
     plan = Plan(
@@ -243,8 +249,8 @@ def make_plan(
         methods=costs,
         disk=disk_bytes(learner, model),
         evaluation=evaluation_plan(learner),
-        notes=_notes(learner, estimate),
-        verdict=None if memory is None else judge(estimate, setups, memory, _why_not_sharded(recipe, model)),
+        notes=_notes(learner, estimate, measure),
+        verdict=None if memory is None else judge(estimate, setups, memory, undivided),
     )
     del model
     if not measure:
@@ -321,19 +327,7 @@ def _domain_plan(learner: ContinualLearner, domain: Domain) -> DomainPlan:
     )
 
 
-def _why_not_sharded(recipe: Recipe, model: Any) -> str:
-    """Return why FSDP2 cannot divide this run; "" if it can."""
-    if recipe.model.quantization_config is not None:
-        return "`model.quantization_config` packs the weights"
-    writing = [method.label for method in recipe.methods() if method.needs.writes]
-    if writing:
-        return f"method '{writing[0]}' writes text with the model in each step"
-    if shared := shared_parameters(model):
-        return f"'{shared[0]}' belongs to several modules"
-    return ""
-
-
-def _notes(learner: ContinualLearner, estimate: MemoryEstimate) -> list[str]:
+def _notes(learner: ContinualLearner, estimate: MemoryEstimate, timed: bool) -> list[str]:
     recipe = learner.recipe
     notes = [*learner.notes()]
     for method in recipe.methods():
@@ -342,6 +336,8 @@ def _notes(learner: ContinualLearner, estimate: MemoryEstimate) -> list[str]:
         notes += [f"{method.title}: {rule}" for rule in method.rules_of_thumb]
     if not estimate.optimizer_is_exact:
         notes.append("The state of `train.optim` could not be traced here; it is counted as AdamW's.")
+    if not timed:
+        return notes
     if recipe.end_tasks:
         notes.append("Fine-tuning the end tasks and measuring held-out text are not part of the training time.")
     else:
@@ -398,7 +394,7 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
         rows = min(source.size or 4096, args.per_device_train_batch_size * 2)
         few = PackedBlocks.from_blocks([next(source) for _ in range(rows)], seed=0, name=name)
         stage = learner.stage(1, domain, methods)
-        stage.source, stage.steps = few, steps
+        stage.source, stage.steps, stage.phase = few, steps, in_silence
         stage.general = few if stage.general is not None else None
         protection = Protection(methods, stage)
         protection.begin()

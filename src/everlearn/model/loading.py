@@ -225,18 +225,30 @@ def _adapter_without_tokenizer(recipe: Model) -> Model | None:
 
 def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     """Load the base model of a recipe in float32 for training, from its checkpoint or with random weights."""
-    config = load_config(recipe)
+    config = _trainable_config(recipe)
     if recipe.path is None:
         with seeded(seed, "weights"), _attending(recipe.attn_implementation):
             return _from_config(config, attn_implementation=recipe.attn_implementation)
     return load_weights(recipe.path, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code, config)
 
 
+def _trainable_config(recipe: Model) -> Any:
+    """Return the configuration of a recipe's model; refuse a checkpoint whose weights were saved in few bits."""
+    config = load_config(recipe)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError(
+            f"'{recipe.path}' (`model.path`) was saved in few bits (`quantization_config` of its configuration), and "
+            "such weights cannot be trained. Name the checkpoint that it was made from; with "
+            "`model.quantization_config` an adapter is trained beside its weights in few bits."
+        )
+    return config
+
+
 def load_skeleton(recipe: Model) -> PreTrainedModel:
     """Build the base model of a recipe on the meta device: no weight is read or allocated."""
     with _attending(recipe.attn_implementation):
         return empty_model(
-            load_config(recipe),
+            _trainable_config(recipe),
             attn_implementation=recipe.attn_implementation,
             trust_remote_code=recipe.trust_remote_code,
         )

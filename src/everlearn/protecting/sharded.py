@@ -11,8 +11,8 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.adapted import is_adapted
-from everlearn.model.sharding import shared_parameters
 from everlearn.model.vocabulary_head import unwrap
+from everlearn.run.dry_run import why_not_sharded
 
 CANNOT = {
     "views": "reads further rows, or further losses of the same rows, in a pass of its own",
@@ -41,11 +41,8 @@ def check_sharded(trainer: Trainer, methods: Sequence[Method], stops: bool) -> N
             "FSDP 1 hides the weights that methods act on. Set `fsdp_version: 2` for accelerate (`version: 2` in "
             "`fsdp_config`), or train with DDP."
         )
-    if shared := shared_parameters(model):
-        raise MethodError(
-            f"FSDP cannot shard {type(model).__name__}: '{shared[0]}' belongs to several of its modules, which "
-            "accelerate would put into different groups. Train with DDP."
-        )
+    if why := why_not_sharded(model, methods):
+        raise MethodError(f"FSDP cannot shard this training: {why}. Train with DDP.")
     if is_adapted(model):
         raise MethodError(
             "`protect` on a model with adapters does not work under FSDP: the weights that the adapters change are in "

@@ -77,9 +77,8 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
     """Refuse a distribution over processes that the methods or the model cannot work with.
 
     Raises:
-        RecipeError: FSDP without accelerators, or FSDP1.
-        MethodError: a method masks parameters or gradients, which DeepSpeed does not give access to.
-        ModelError: the model's parameters cannot be sharded.
+        RecipeError: FSDP without accelerators, FSDP1, or FSDP where the model cannot be divided.
+        MethodError: a method does not work with DeepSpeed.
     """
     args: TrainingArguments = trainer.args
     model: nn.Module = trainer.model  # type: ignore[assignment]  # it has one
@@ -89,21 +88,27 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
             f"Method '{masking[0]}' masks parameters, which DeepSpeed (`train.deepspeed`) gives no access to. Use "
             "DDP or FSDP (`train.fsdp`)."
         )
-    writing = [method.label for method in methods if method.needs.writes]
-    if (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled) and writing:
-        raise MethodError(
-            f"Method '{writing[0]}' writes text with the model in each step, for which every process needs the whole "
-            "model. Use DDP: leave `train.fsdp` out."
-        )
+    if trainer.is_deepspeed_enabled and (why := _why_whole(methods)):
+        raise MethodError(f"`train.deepspeed` cannot divide this run: {why}. Leave it out (plain DDP).")
     if args.fsdp and not trainer.is_fsdp_enabled:
         raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
     if trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version != 2:
         raise RecipeError("FSDP1 hides the weights that methods act on: set `fsdp_version: 2` for accelerate.")
-    if trainer.is_fsdp_enabled and (shared := shared_parameters(model)):
-        raise ModelError(
-            f"`train.fsdp` cannot shard {type(unwrap(model)).__name__}: '{shared[0]}' belongs to several of "
-            "its modules, which accelerate would put into different groups. Leave `train.fsdp` out (plain DDP)."
-        )
+    if trainer.is_fsdp_enabled and (why := why_not_sharded(model, methods)):
+        raise RecipeError(f"`train.fsdp` cannot divide this run: {why}. Leave it out (plain DDP).")
+
+
+def why_not_sharded(model: nn.Module, methods: Sequence[Method]) -> str:
+    """Return why FSDP2 cannot divide a model that these methods train; "" if it can."""
+    if not (why := _why_whole(methods)) and (shared := shared_parameters(model)):
+        why = f"'{shared[0]}' of {type(unwrap(model)).__name__} belongs to several modules, which form different groups"
+    return why
+
+
+def _why_whole(methods: Sequence[Method]) -> str:
+    """Return which method needs the whole model in each process; "" if none does."""
+    writing = [method.label for method in methods if method.needs.writes]
+    return f"method '{writing[0]}' writes text with the whole model in each step" if writing else ""
 
 
 def _check_activation_checkpointing(args: TrainingArguments, model: PreTrainedModel) -> None:

@@ -22,6 +22,8 @@ from everlearn.tasks.labelled import LabelledSet, at_most
 
 HIDDEN = ("", "-", "-1", "-1.0")
 """What stands for a label that is not public, or on which annotators did not agree."""
+_IDS = ("#1 ID", "#2 ID")
+"""Columns of MRPC's corpus with the numbers of its sentences."""
 
 
 class GlueSets(NamedTuple):
@@ -54,7 +56,11 @@ def read_glue(task: GlueTask) -> GlueSets:
         DataError: a file or a column is missing, a label is unknown, or a part has no example with a label.
     """
     notes: list[str] = []
-    train = at_most(task.max_train, list(_part(task, "train", notes)), task.name)
+    examples = list(_part(task, "train", notes))
+    if FORMATS[task.task].labels and len({example.label for example in examples}) < 2:
+        known = FORMATS[task.task].labels[int(examples[0].label)]
+        raise DataError(f"End task '{task.name}': every training example has the label '{known}'; two are needed.")
+    train = at_most(task.max_train, examples, task.name)
     tests = [
         at_most(task.max_test, list(_part(task, f"dev{ending}", notes)), f"{task.name} test{ending}")
         for ending in FORMATS[task.task].tests
@@ -113,15 +119,15 @@ def _rows_of_files(task: GlueTask, part: str, notes: list[str]) -> Iterator[tupl
         file, keep = folder / "msr_paraphrase_train.txt", _dev_ids(task, folder)
     if not file.is_file():
         raise DataError(f"End task '{task.name}': '{folder}' has no `{part}.tsv`, which GLUE's {form.folder} has.")
-    cut = 0
+    cut, columns = 0, (*form.texts, form.label, *(() if keep is None else _IDS))
     for where, row in table(file, form.header):
         if row is None:
             cut += 1
             continue
-        if missing := [column for column in (*form.texts, form.label) if column not in row]:
+        if missing := [column for column in columns if column not in row]:
             listed = ", ".join(f"'{column}'" for column in row)
             raise DataError(f"{where} has no column '{missing[0]}'; its columns are {listed}.")
-        if keep is None or ((row["#1 ID"], row["#2 ID"]) in keep) == (part == "dev"):
+        if keep is None or (tuple(row[column] for column in _IDS) in keep) == (part == "dev"):
             yield where, tuple(row[column] for column in form.texts), row[form.label]
     if cut:
         notes.append(
@@ -154,7 +160,7 @@ def table(file: Path, header: tuple[str, ...] = ()) -> Iterator[tuple[str, Mappi
 
 def _lines(file: Path) -> Iterator[str]:
     try:
-        with file.open(encoding="utf-8-sig") as lines:
+        with file.open(encoding="utf-8-sig", newline="\n") as lines:  # a text may contain a carriage return
             for line in lines:
                 if line.strip("\r\n"):
                     yield line.rstrip("\r\n")
