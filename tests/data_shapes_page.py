@@ -260,6 +260,9 @@ SHAPES: dict[str, Shape] = {
     "chats with turns of `weight: 0`": _jsonl(
         _rows(messages=[[*asked, *said] for asked, said in zip(WEIGHTED, ANSWERS, strict=True)]), row_format="messages"
     ),
+    "chats as lists of texts (LIMA, UltraChat)": _jsonl(
+        _rows(data=[[message["content"] for message in chat] for chat in OPENAI], id=QUESTIONS), messages_column="data"
+    ),
     "chats as JSON text": _jsonl(_rows(messages=[json.dumps(chat) for chat in OPENAI]), row_format="messages"),
     "several system prompts in one file of chats": _jsonl(_rows(messages=SYSTEMS), row_format="messages"),
     "a system prompt in a column": _jsonl(

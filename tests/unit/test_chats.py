@@ -165,7 +165,7 @@ def test_common_forms(form: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["text", {"role": "user"}, ["text"], [{"role": "user"}], [{"role": 1, "content": "a"}],
+    ["text", {"role": "user"}, ["text", 1], [{"role": "user"}], [{"role": 1, "content": "a"}],
      [{"role": "user", "content": [{"type": "image_url", "url": "x"}]}], [{"from": "human", "content": "a"}],
      [{"role": "assistant", "content": None, "tool_calls": [{"arguments": {}}]}]],
 )  # fmt: skip

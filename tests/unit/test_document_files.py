@@ -25,7 +25,7 @@ from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
 from everlearn.data.file_listing import files_of
 from everlearn.data.fill_in_middle import TOKENS
-from everlearn.data.folders import inside
+from everlearn.data.folders import NO_DATA, inside
 from everlearn.data.notes import notes_of, unread_files
 from everlearn.data.packing import packer_of
 from everlearn.data.prepare import prepare
@@ -92,11 +92,24 @@ def test_notes_on_a_domain_of_sources_are_not_of_the_folder_one_is_in(
 
 
 def test_code_beside_json_is_not_guessed_at(tmp_path: Path) -> None:
-    for name, content in {"package.json": '{"name": "x"}', "a.ts": "let a = 1", "README.md": "# X"}.items():
+    for name, content in {"words.json": '[{"text": "x"}]', "a.ts": "let a = 1", "README.md": "# X"}.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=r"Name them by a pattern, such as `.*/\*\*/\*\.ts`"):
         texts(tmp_path)
     assert texts(tmp_path / "**/*.ts") == ["let a = 1"]
+
+
+def test_settings_in_a_tree_of_code_are_no_rows(tmp_path: Path) -> None:
+    for name in ("package.json", "tsconfig.json", ".eslintrc.json", "jest.config.json"):
+        (tmp_path / name).write_text('{"name": "x"}')
+    with pytest.raises(DataError, match="has no column 'text'"):
+        texts(tmp_path)  # without code they are read as tables are
+    (tmp_path / "a.ts").write_text("let a = 1")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "b.rs").write_text("let b = 2;")
+    assert texts(tmp_path) == ["let a = 1", "let b = 2;"]
+    unread = inside(tmp_path, format_of).unread[NO_DATA[0]]
+    assert [path.name for path in unread] == ["jest.config.json", "package.json", "tsconfig.json"]
 
 
 def test_among_documents_a_card_is_one_and_names_of_splits_say_nothing(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from everlearn.data.chats import ChatFormat
 from everlearn.data.columns import choose_columns, text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import Skipped, corpus_fingerprint, read_documents
-from everlearn.data.messages import Message
+from everlearn.data.messages import Message, messages_in
 from everlearn.data.notes import notes_of
 from everlearn.data.packing import IGNORED, AnswerPacker, ChatPacker, PairPacker, packer_of
 from everlearn.data.prepare import prepare
@@ -613,12 +613,6 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
             {"row_format": "preference"},
         ),
         (
-            {"messages": json.dumps(CHAT)},
-            "chats as JSON text .column 'messages'",
-            {"messages": CHAT},
-            {"row_format": "messages"},
-        ),
-        (
             {"input": ASKED, "output": ANSWERED},
             "chats in the column 'input' and their answers in 'output'. Rename the two to 'prompt' and 'completion'",
             {"prompt": ASKED, "completion": ANSWERED},
@@ -632,6 +626,35 @@ def test_rows_that_would_be_learnt_wrong_are_refused(
     with pytest.raises(DataError, match=says):
         choose_columns([row], "rows", None)
     assert choose_columns([remedied], "rows", None).keys == keys, "the advice"
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        ({"messages": json.dumps(CHAT)}, {"row_format": "messages"}),
+        ({"text": json.dumps(CHAT)}, {"messages_column": "text"}),
+        ({"conversations": ["a", "b"], "source": "forum"}, {"row_format": "sharegpt"}),
+        ({"data": ["a", "b"], "id": "1"}, {"messages_column": "data"}),
+        ({"tags": ["a", "b"], "page": "some text"}, {"text_column": "page"}),
+    ],
+)
+def test_chats_as_json_and_lists_of_texts_are_found(row: dict[str, Any], keys: dict[str, str]) -> None:
+    assert choose_columns([row], "rows", None).keys == keys
+
+
+def test_a_list_of_texts_is_said_in_turn() -> None:
+    said = messages_in(["a", "b", "c"], "data", "line 1")
+    assert [(each.role, each.content, each.learnt) for each in said] == [
+        ("user", "a", False),
+        ("assistant", "b", True),
+        ("user", "c", False),
+    ]
+
+
+def test_chats_as_json_are_no_text_for_an_encoder(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"messages": json.dumps(CHAT)}])
+    with pytest.raises(DataError, match=r"holds chats .column 'messages'., which a decoder learns"):
+        probe(path, "--domain a", tokenizer=tokenizer(None), kind="encoder")
 
 
 def test_a_transcript_is_learnt_as_text_where_a_recipe_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from everlearn.data import hub
 from everlearn.data.corpus import Corpus
 from everlearn.data.folders import inside
 from everlearn.data.json_rows import rows_inside
+from everlearn.data.messages import TURNS
 from everlearn.data.readers import folder_of, format_of, read_rows, resolve_files, stored_columns
 from everlearn.data.row_formats import PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat, first_answer
 from everlearn.data.rows import texts_inside
@@ -130,7 +131,7 @@ def choose_columns(
     """
     if not rows:
         raise DataError(f"{path} is empty: it holds no text.")
-    columns = text_columns(rows)
+    columns = {name for name in text_columns(rows) if not _chats(rows, name)}
     by_case = {name.lower(): name for name in sorted(columns)}
     pair = next(((by_case[a], by_case[b]) for a, b in PAIRS if a in by_case and b in by_case), None)
     text = _usual_text(columns)
@@ -148,7 +149,7 @@ def choose_columns(
     if text is None and pair is None:
         if len(rows) == 1 and chat is None and path.endswith((".json", ".jsonl")):
             _check_wrapped(rows[0], path)
-        _check_chats_as_text(rows, path, columns)
+        _check_transcripts(path, columns)
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
             return Columns(blank[0])  # text may follow later; if not, the reader reports that each row is blank
@@ -203,14 +204,8 @@ def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> 
         )
 
 
-def _check_chats_as_text(rows: Sequence[Mapping[str, Any]], path: str, columns: Collection[str]) -> None:
-    """Refuse chats that are not written as lists: as JSON text, or as transcripts with a rejected one beside them."""
-    for name in sorted(columns):
-        if _chats([{name: _parsed(row.get(name))} for row in rows], name):
-            raise DataError(
-                f"{path} holds chats as JSON text (column '{name}'), which would be learnt with its brackets. Write "
-                "each as a list of messages instead of a text."
-            )
+def _check_transcripts(path: str, columns: Collection[str]) -> None:
+    """Refuse chats that are written as transcripts, with a rejected one beside them."""
     preference = ROW_FORMATS["preference"]
     if {preference.answer, *preference.unread} <= set(columns):
         raise DataError(
@@ -254,9 +249,15 @@ def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection
 
 
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Return whether a column holds chats: lists of messages, each with a role and a content."""
-    values = [row[name] for row in rows if row.get(name)]
-    return bool(values) and all(isinstance(value, list) and all(map(_message, value)) for value in values)
+    """Return whether a column holds chats: lists of messages with role and content, or of texts if its name says so.
+
+    The lists may be written as JSON text.
+    """
+    values = [_parsed(row[name]) for row in rows if row.get(name)]
+    if not values or not all(isinstance(value, list) for value in values):
+        return False
+    texts = name in TURNS and all(isinstance(each, str) for value in values for each in value)
+    return any(map(len, values)) and (texts or all(all(map(_message, value)) for value in values))
 
 
 def _message(value: Any) -> bool:

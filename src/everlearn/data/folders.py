@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everlearn import wording
-from everlearn.data.whole_files import WHOLE
+from everlearn.data.whole_files import CODE, WHOLE
 from everlearn.errors import DataError
 
 SPLITS = {
@@ -23,6 +23,12 @@ _OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|
 """Names of files that `datasets` and hubs write beside the data."""
 _METADATA = re.compile(r"metadata\.(jsonl?|csv|parquet)", re.I)
 """Names of tables about a data set, where there are other tables; alone, as beside images, they are data."""
+_OF_PROJECTS = re.compile(
+    r"(package|package-lock|composer|manifest|angular|deno|lerna|nx|turbo|vercel|pyrightconfig|[jt]sconfig([.-].*)?"
+    r"|[\w.-]+\.config|\w*lintrc|\w*prettierrc)\.json",
+    re.I,
+)
+"""Names of settings that stand in a tree of code, and are no rows there."""
 _PROSE = (".txt", ".text", ".md", ".rst")
 """Formats in which a file about the data may be written."""
 NO_DATA = ("about the data", "format not known")
@@ -115,6 +121,8 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], *wanted: str) 
     described = [path for path in data if format_of(path) not in _DOCUMENTS and not _METADATA.fullmatch(path.name)]
     if described:
         data = [path for path in data if not _METADATA.fullmatch(path.name)]
+    if any(format_of(path) in CODE for path in data):
+        data = [path for path in data if not _OF_PROJECTS.fullmatch(path.name)]
     documents = {path for path in data if format_of(path) in _DOCUMENTS}
     tables = [path for path in data if path not in documents]
     beside = [path for path in data if format_of(path) in WHOLE] if tables else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -19,6 +20,8 @@ ROLES = {
 """Role in other formats (ShareGPT) → role."""
 WEIGHT = "weight"
 """Key of a message (OpenAI, ShareGPT) that is 0 if the assistant says it and it is not learnt."""
+TURNS = ("conversations", "conversation", "messages", "dialog", "dialogue", "turns", "data")
+"""Usual names of columns whose lists of texts are chats (LIMA, UltraChat, DailyDialog)."""
 _READ = ("role", "content", "from", "value", "tool_calls", CALLS, WEIGHT)
 """Keys of a message that are not passed to the template as they are."""
 
@@ -64,7 +67,8 @@ def messages_in(value: Any, column: str, where: str, key: str = "messages_column
 
     Messages are mappings with `role` and `content`, or with `from` and `value` (ShareGPT). A content may be a list of
     parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON. A message with
-    `weight: 0` is not learnt. Errors name the recipe's `key`.
+    `weight: 0` is not learnt. A list of texts is what the user and the assistant say in turn. The list may be written
+    as JSON text. Errors name the recipe's `key`.
 
     Raises:
         DataError: the column holds something else.
@@ -76,8 +80,14 @@ def messages_in(value: Any, column: str, where: str, key: str = "messages_column
         f"column '{column}' (`{key}`)",
         'Write each chat as a list: [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}].',
     )
+    if isinstance(value, str):
+        value = _parsed(value, wrong) if value.strip() else ()
     if not isinstance(value, list | tuple):
         wrong("holds no list of messages", value)
+    if all(isinstance(each, str) for each in value):
+        return tuple(
+            Message(role, text) for role, text in zip(itertools.cycle(("user", ASSISTANT)), value, strict=False)
+        )
     found = [_message(each, f"message {number}", wrong) for number, each in enumerate(value, 1)]
     return tuple(each for each in found if each is not None)
 
