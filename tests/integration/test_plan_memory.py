@@ -205,7 +205,7 @@ def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
     assert f"FSDP2 cannot be used: {said}" in verdict.sentence
     with pytest.raises(RecipeError, match=f"`train.fsdp` cannot divide this run: {said}"):
         make_plan(small(tmp_path, "t5", "two", **SHARDED), measure=False, devices=4)
-    with pytest.raises(RecipeError, match=r"`train\.fsdp` cannot divide this run: it is planned for one device"):
+    with pytest.raises(RecipeError, match=r"`train\.fsdp` divides a run over several devices.*`--devices 8`"):
         make_plan(small(tmp_path, "llama", "three", **SHARDED), measure=False)
 
 

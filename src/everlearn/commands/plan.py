@@ -232,8 +232,13 @@ def make_plan(
     )
     packed = "`model.quantization_config` packs the weights"
     undivided = why_not_sharded(model, methods) if recipe.model.quantization_config is None else packed
-    if arguments[0].fsdp and (why := undivided or ("" if learner.devices > 1 else "it is planned for one device")):
-        raise RecipeError(f"`train.fsdp` cannot divide this run: {why}.")
+    if arguments[0].fsdp and undivided:
+        raise RecipeError(f"`train.fsdp` cannot divide this run: {undivided}. Leave it out (plain DDP).")
+    if arguments[0].fsdp and learner.devices == 1:
+        raise RecipeError(
+            "`train.fsdp` divides a run over several devices, and this plan is for one. Say for how many to plan "
+            "(`--devices 8`), or leave `train.fsdp` out."
+        )
     setups = [Setup.of(args, learner.devices) for args in arguments]
     held = [estimate.held(setup) for setup in dict.fromkeys(setups)]
     plan = Plan(
