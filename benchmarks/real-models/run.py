@@ -115,11 +115,12 @@ def equal_steps(changes: Sequence[str]) -> int:
     from everlearn.learner import ContinualLearner
     from everlearn.methods.engine.protection import costs_of
     from everlearn.model.loading import load_model
+    from everlearn.run.method_checks import check_run_methods
 
     recipe = load(HERE / f"{STREAM}.yaml", changes)
     learner = ContinualLearner(recipe)
     model = load_model(recipe.model, recipe.run.seed)
-    learner.check_methods(model)
+    check_run_methods(learner, model)
     effort = Effort.of(learner, costs_of(recipe.methods(), model))
     return effort.steps(recipe.train["max_steps"])
 

@@ -27,6 +27,7 @@ from everlearn.data.tokenize import Encoder
 from everlearn.evaluation import make_task
 from everlearn.model.loading import load_skeleton
 from everlearn.model.text_format import TextFormat
+from everlearn.run.leak_check import check_run_leaks
 from everlearn.run.open_run import OpenRun
 from everlearn.run.progress import Reporter
 from everlearn.seeding import seed_for
@@ -295,7 +296,7 @@ def survey(recipe: Recipe, reporter: Reporter | None = None) -> Survey:
         task = make_task(config)
         task.check()
         findings += task.notes()
-    leaks = run.check_leaks(run.corpora, recipe.end_tasks)
+    leaks = check_run_leaks(run, run.corpora, recipe.end_tasks)
     findings += leaks.notes(recipe.general.name if recipe.general else None)
     return Survey(format_.block_size, [reader.survey for reader in readers], leaks, findings)
 

@@ -35,6 +35,7 @@ from everlearn.model.vocabulary_head import unwrap, without_mixed_precision
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.dry_run import why_not_sharded
 from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
+from everlearn.run.method_checks import check_run_methods
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
 from everlearn.seeding import set_all
@@ -218,7 +219,7 @@ def make_plan(
     learner = ContinualLearner(recipe, reporter=reporter)
     learner.devices = devices or learner.devices
     model = load_skeleton(recipe.model)
-    learner.check_methods(model)
+    check_run_methods(learner, model)
     for parameter in frozen_parameters(model, recipe.model.frozen):
         parameter.requires_grad_(False)
     domains = [_domain_plan(learner, domain) for domain in recipe.domains]

@@ -13,6 +13,7 @@ from everlearn.grid.runs import Job, RunFactory
 from everlearn.learner import ContinualLearner
 from everlearn.methods.engine.protection import costs_of
 from everlearn.model.loading import load_model
+from everlearn.run.method_checks import check_run_methods
 
 STEPS = "train.max_steps"
 
@@ -41,7 +42,7 @@ def _equalised(entry: RowSpec, factory: RunFactory, models: dict[str, Any]) -> R
     model = models.get(key := recipe.model.model_dump_json())
     if model is None:
         model = models[key] = load_model(recipe.model, recipe.run.seed)
-    learner.check_methods(model)
+    check_run_methods(learner, model)
     effort = Effort.of(learner, costs_of(recipe.methods(), model))
     steps = effort.steps(recipe.train["max_steps"])
     if steps < 1:

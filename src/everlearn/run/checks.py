@@ -29,6 +29,8 @@ from everlearn.model.vocabulary import new_token_ids
 from everlearn.run import notification
 from everlearn.run.disk import check_disk
 from everlearn.run.dry_run import rehearse
+from everlearn.run.leak_check import check_run_leaks
+from everlearn.run.method_checks import check_run_methods
 from everlearn.run.open_run import OpenRun
 from everlearn.run.writable import check_place
 from everlearn.wording import count
@@ -206,7 +208,7 @@ def _fits(run: OpenRun, model: PreTrainedModel) -> str:
 
 
 def _methods(run: OpenRun, model: PreTrainedModel) -> str:
-    run.check_methods(model)
+    check_run_methods(run, model)
     run.found += _rows_left(run, model)
     return " + ".join(method.title for method in run.recipe.methods())
 
@@ -282,7 +284,7 @@ def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig])
     Raises:
         DataError: a larger share than `data.max_leaked` was found.
     """
-    outcome, most = run.check_leaks(corpora, tasks), run.recipe.data.max_leaked
+    outcome, most = check_run_leaks(run, corpora, tasks), run.recipe.data.max_leaked
     general = run.recipe.general
     run.found += outcome.notes(general.name if general is not None else None)
     worst = max(outcome.leaks, key=lambda leak: leak.share, default=None)

@@ -27,15 +27,12 @@ from everlearn.config.recipe import Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
-from everlearn.data.leaks import LeakCheck, check_leaks, examples_of, held_out_of, kept_rows_of
 from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
-from everlearn.errors import DataError, EverlearnError, MethodError, ModelError, RecipeError, RunError
-from everlearn.evaluation import make_task
+from everlearn.errors import DataError, EverlearnError, ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results, StageFacts, read
-from everlearn.evaluation.task import TaskConfig
-from everlearn.methods.base import Cost, Method, Setting, Stage
-from everlearn.methods.engine.protection import check_carrying, check_methods, costs_of, in_order, overrides
+from everlearn.methods.base import Cost, Method, Stage
+from everlearn.methods.engine.protection import costs_of, in_order
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.depth import frozen_parameters
@@ -44,7 +41,7 @@ from everlearn.model.objectives import Causal, Objective, make_objective
 from everlearn.model.options import Model
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import PeftAdapter, with_adapter
-from everlearn.model.quantising import check_installed, quantised
+from everlearn.model.quantising import quantised
 from everlearn.model.routing import router_note
 from everlearn.model.text_format import TextFormat
 from everlearn.model.vocabulary_head import text_config
@@ -55,7 +52,6 @@ from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter
 from everlearn.run.stage_files import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
-from everlearn.tasks.held_out import HeldOut
 
 
 class OpenRun:
@@ -218,32 +214,6 @@ class OpenRun:
                 f"is held out, so what '{first}' held out would be learnt. Learn the new text alone, as a domain of "
                 "its own, without `continues`."
             )
-
-    def check_leaks(self, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> LeakCheck:
-        """Look for held-out text and test examples in training text (:mod:`everlearn.data.leaks`).
-
-        Args:
-            corpora: the corpora that are read. For the others, the held-out rows in the run folder are looked for.
-            tasks: the end tasks whose examples are looked for.
-        """
-        tests = {examples_of(task.name): make_task(task).examples() for task in tasks}
-        for corpus in self.corpora:
-            path = self.folder.sets / f"{corpus.name}.safetensors"
-            if corpus not in corpora and path.is_file():
-                with contextlib.suppress(RunError):  # damaged: it is drawn again, or refused, when it is scored
-                    tests[kept_rows_of(corpus.name)] = self._texts(HeldOut.load(path))
-        with self.processes.main_process_first():
-            outcome = check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.activity)
-        called = {words(corpus.name): corpus.name for corpus in self.corpora for words in (held_out_of, kept_rows_of)}
-        self.leaked |= outcome.leaked(called | {examples_of(task.name): task.name for task in tasks})
-        return outcome
-
-    def _texts(self, held_out: HeldOut) -> list[str]:
-        """Decode held-out rows to texts; for an encoder-decoder, the prompt and the answer."""
-        decode = functools.partial(self.setting().tokenizer.decode, skip_special_tokens=True)
-        parts = ("input_ids", "labels") if self.setting().kind == "encoder-decoder" else ("input_ids",)
-        rows = held_out.blocks.take(range(len(held_out.blocks)))
-        return [" ".join(decode(row[part]) for part in parts) for row in rows]
 
     def costs(self) -> list[Cost]:
         """Return the additional cost of each method over plain training."""
@@ -437,65 +407,6 @@ class OpenRun:
             folder=self.folder.training(index, domain.name),
             phase=self.phase,
         )
-
-    def check_methods(self, model: nn.Module) -> None:
-        """Refuse methods that do not fit the model, the objective or each other."""
-        methods = tuple(self.recipe.methods())
-        if self.recipe.optimizer == "carry":
-            check_carrying(methods)
-        keep = self.recipe.run.keep_stages
-        for method in methods:
-            if method.needs.earlier_models and keep != "all":
-                raise MethodError(
-                    f"Method '{method.label}' reads the models of all earlier domains; `run.keep_stages` is {keep}, "
-                    "which removes their weights. Set it to `all`."
-                )
-        self._check_adapters(methods)
-        frozen_parameters(model, self.recipe.model.frozen)
-        format_ = self.setting(model)
-        check_methods(
-            methods,
-            Setting(
-                model=model,
-                objective=format_.objective,
-                methods=methods,
-                has_peft=any(method.adds_peft for method in methods),
-                has_general=self.recipe.general is not None,
-                block_size=format_.block_size,
-                domains=tuple(domain.name for domain in self.recipe.domains),
-                rounded=self.recipe.model.quantization_config is not None,
-            ),
-        )
-
-    def _check_adapters(self, methods: Sequence[Method]) -> None:
-        """Refuse adapters without a base model that can be loaded again, and quantised models without adapters."""
-        for method in methods:
-            if not method.merges and self.recipe.model.path is None:
-                raise MethodError(
-                    f"Method '{method.label}' keeps stages as adapters alone (`merge: false`), but a base model of "
-                    "random weights (`model.config`) cannot be loaded with them elsewhere. Set `merge: true`."
-                )
-        if self.recipe.model.quantization_config is None:
-            return
-        check_installed()
-        if not any(method.adds_peft for method in methods):
-            raise MethodError(
-                "`model.quantization_config` makes weights that cannot be trained: it needs a method that "
-                f"trains adapters beside them (`inc_lora`), and `method` is {[method.label for method in methods]}."
-            )
-        for method in methods:
-            if method.needs.anatomy:
-                raise MethodError(
-                    f"Method '{method.label}' reads rows and columns of the weights, which `model.quantization_config` "
-                    "packs. Remove one of the two."
-                )
-            if overrides(method, "starting_weights"):
-                raise MethodError(
-                    f"Method '{method.label}' sets the weights with which a domain begins, which "
-                    "`model.quantization_config` packs. Remove one of the two."
-                )
-        if self.recipe.train.get("fsdp"):
-            raise RecipeError("`model.quantization_config` and `train.fsdp` do not go together. Use plain DDP.")
 
     def notes(self) -> list[str]:
         """Return notes for the reader of the results."""
