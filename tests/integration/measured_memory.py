@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from everlearn import files
 from everlearn.config.recipe import Recipe, load
+from everlearn.importance import gradient_moments
 from everlearn.learner import ContinualLearner
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.penalties.penalty import Penalty
@@ -28,9 +29,10 @@ def held_by(tensors: Iterable[Any]) -> int:
 
 
 def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
-    """Train, and return the bytes held in the last step of the last domain by use."""
+    """Train, and return the bytes held by use in the last step of the last domain, and where shards are measured."""
     found: dict[str, int] = {}
     before_update, on_step_end = Protection.before_update, StageTrainer.on_step_end
+    divided_sums = gradient_moments.divided_sums
 
     def before(self: Protection) -> None:
         parameters = list(self.stage.model.parameters())
@@ -45,7 +47,14 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
         found["optimizer"] = held_by(tree_leaves([dict(each) for each in self._own_optimizer.state.values()]))
         on_step_end(self)
 
+    def sums(model: nn.Module, *rest: Any) -> dict[str, Tensor]:
+        made = divided_sums(model, *rest)
+        found["weights while measuring"] = held_by(model.parameters())
+        found["what is measured"] = held_by(made.values())
+        return made
+
     Protection.before_update, StageTrainer.on_step_end = before, end  # type: ignore[method-assign]
+    gradient_moments.divided_sums = sums
     try:
         learner = ContinualLearner(recipe)
         if learner.processes.is_main_process:
@@ -54,6 +63,7 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
         for index, domain in enumerate(recipe.domains, 1):
             learner.train_stage(index, domain, learner.methods_after(index - 1))
     finally:
+        gradient_moments.divided_sums = divided_sums
         Protection.before_update, StageTrainer.on_step_end = before_update, on_step_end  # type: ignore[method-assign]
     files.write_json(folder / f"{recipe.run.name}-{learner.processes.process_index}.json", found)
     return found

@@ -89,6 +89,14 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     for name, methods in forms.items():
         found[f"ddp {name}"] = ("llama", methods, TWO)
         found[f"fsdp {name}"] = ("llama", methods, TWO | SHARDED)
+    on_shards = {
+        "ewc of the base": [quick("ewc") | {"protect_base": True, "normalise": "max", "anchor": "separate"}],
+        "ewc with its penalty": [quick("ewc") | {"include_penalty": True}],
+        "mas replay": [quick("mas") | {"normalise": "mean"}, quick("replay")],
+    }
+    for name, methods in on_shards.items():
+        found[f"fsdp {name}"] = ("llama", methods, TWO | SHARDED)
+    found["resumed fsdp mas of the base"] = ("llama", [quick("mas") | {"protect_base": True}], TWO | SHARDED)
     both = [quick("das"), quick("replay")]
     found["resumed ddp masked"] = ("roberta", both, TWO)
     found["signalled ddp masked"] = ("roberta", both, TWO)

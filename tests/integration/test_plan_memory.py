@@ -166,9 +166,21 @@ def test_seven_billion_parameters_fit_eight_devices_with_fsdp_only(seven: Recipe
     assert f"| {name} | {gigabytes(divided.memory)} | {gigabytes(divided.measuring)} | fits |" in PAGE
 
 
+def test_what_is_measured_on_shards_fits(seven: Recipe) -> None:
+    plan = make_plan(seven.changed(method="mas", train=seven.train | {"fsdp": True}), **EIGHT)
+    verdict, between = plan.verdict, plan.measuring
+    assert verdict is not None
+    assert verdict.fits
+    assert "the complete model" not in between
+    name = "`mas`, vocabulary of 128,256 (7.5 B)" if plan.parameters > 7e9 else "`mas`"
+    parts = [gigabytes({part: between[part]}) for part in ("activations", "what is measured", "gathered layers")]
+    why = f"fits: {parts[0]} are activations in float32, {parts[1]} what is measured, {parts[2]} gathered layers"
+    assert f"| {name} | {gigabytes(plan.memory)} | {gigabytes(between)} | {why} |" in PAGE
+
+
 @pytest.mark.parametrize("seven", [32_000], indirect=True)
 def test_what_measures_on_the_complete_model_is_not_divided(seven: Recipe) -> None:
-    plan = make_plan(seven.changed(method="mas", train=seven.train | {"fsdp": True}), **EIGHT)
+    plan = make_plan(seven.changed(method="ewc_released", train=seven.train | {"fsdp": True}), **EIGHT)
     verdict, between = plan.verdict, plan.measuring
     assert verdict is not None
     assert (verdict.fits, verdict.change) == (False, {})
@@ -176,7 +188,7 @@ def test_what_measures_on_the_complete_model_is_not_divided(seven: Recipe) -> No
     assert "a `method` that measures less between domains" in verdict.sentence
     parts = [gigabytes({part: between[part]}) for part in ("what is measured", "activations")]
     why = f"does not fit: {parts[0]} are what is measured, {parts[1]} its activations in float32"
-    assert f"| `mas` | {gigabytes(plan.memory)} | {gigabytes(between)} | {why} |" in PAGE
+    assert f"| `ewc_released` | {gigabytes(plan.memory)} | {gigabytes(between)} | {why} |" in PAGE
 
 
 def test_the_fewest_keys_are_named_that_make_it_fit(tmp_path: Path) -> None:
@@ -269,4 +281,9 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
         ranks = [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
         for part in (*EXACT, "method ewc"):
             assert expected[part] == max(rank[part] for rank in ranks), (name, part)
+        if name == "fsdp":
+            between = make_plan(of, measure=False, devices=2).measuring
+            assert between["weights"] == max(rank["weights while measuring"] for rank in ranks)
+            assert between["what is measured"] >= max(rank["what is measured"] for rank in ranks) > 0
+            assert "the complete model" not in between
     assert planned(cases["fsdp"], 2)["weights"] < 0.6 * planned(cases["ddp"], 2)["weights"]

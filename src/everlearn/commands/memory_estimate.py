@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,14 @@ from everlearn.commands.optimizer_bytes import ADAM, optimizer_bytes
 from everlearn.methods.cost import Cost
 from everlearn.model.objectives import Objective
 from everlearn.model.quantising import quantised_bytes
+from everlearn.model.sharding import gathered_together
 from everlearn.run.disk import Sizes
 
 ROOM = 0.9
 """Share of a device's memory that the estimate may use; the rest is for the libraries, fragments of freed memory and
 the error of the estimate."""
 ACTIVATIONS, GATHERED, COPIES = "activations", "gathered layers", "weights in 16 bits"
+MEASURED, COMPLETE = "what is measured", "the complete model"
 ESTIMATED = (ACTIVATIONS, GATHERED, COPIES)
 """Parts that are estimates; the others are exact."""
 OPTIMIZER = "optimizer"
@@ -69,6 +71,11 @@ class Setup:
         )
 
     @property
+    def over(self) -> int:
+        """Return the number of devices that share each weight."""
+        return self.devices if self.sharded else 1
+
+    @property
     def distribution(self) -> str:
         """Return how the model lies on several devices; "" with one."""
         return "" if self.devices == 1 else "FSDP2" if self.sharded else "DDP"
@@ -79,7 +86,7 @@ class Held(NamedTuple):
 
     Attributes:
         step: at the peak of a step.
-        between: between two domains, while a method measures or FSDP2's shards are gathered; empty if neither happens.
+        between: between two domains, while methods measure or FSDP2's shards are gathered; empty if neither happens.
     """
 
     step: dict[str, int]
@@ -102,6 +109,7 @@ class MemoryEstimate:
         block_size: tokens in a row.
         args: names the optimizer; None for AdamW.
         quantised: options of quantisation of the weights, if any.
+        shards: whether the methods measure on shards under FSDP2; otherwise each device has the complete model then.
     """
 
     def __init__(
@@ -113,10 +121,11 @@ class MemoryEstimate:
         block_size: int,
         args: TrainingArguments | None = None,
         quantised: dict[str, Any] | None = None,
+        shards: bool = False,
     ) -> None:
         self.model, self.sizes, self.costs = model, sizes, costs
         self._objective, self._block_size, self._quantised = objective, block_size, quantised
-        self._args = args
+        self._args, self._shards = args, shards
         self._traced: dict[tuple[int, bool, bool], Traced] = {}
         self._states: dict[int, int] = {}
         self.optimizer_is_exact = True
@@ -138,17 +147,26 @@ class MemoryEstimate:
         wider = 1 + sum(cost.passes_per_step for cost in self.costs.values())
         copies = {} if setup.sharded or not setup.half else {COPIES: traced.copies}
         step = fixed.step | copies | {ACTIVATIONS: round(traced.activations * wider)}
-        if not fixed.between:
-            return Held(step, {})
-        # Methods measure without mixed precision; nothing but the gathering happens if none does.
-        measures = any(cost.measuring_bytes for cost in self.costs.values())
-        measuring = self._trace(setup.rows, half=False, checkpointing=False).activations if measures else 0
-        return Held(step, fixed.between | ({ACTIVATIONS: measuring} if measures else {}))
+        moments = self._between(setup)
+        if any(MEASURED in parts for parts in moments):  # which is done without mixed precision
+            measuring = self._trace(setup.rows, half=False, checkpointing=False).activations
+            moments = [parts | ({ACTIVATIONS: measuring} if MEASURED in parts else {}) for parts in moments]
+        return Held(step, max(moments, key=_sum, default={}))
 
     def fixed(self, setup: Setup) -> Held:
         """Return the part of :meth:`held` that does not depend on the batch."""
-        over = setup.devices if setup.sharded else 1
-        weights, trained = self._numbers(over), self._numbers(over, self.trained)
+        over, kept = setup.over, self._kept(setup)
+        trained = self._numbers(over, self.trained)
+        step = kept | {"gradients": 4 * trained}
+        if setup.distribution == "DDP":
+            step |= {"buckets of gradients (DDP)": 4 * trained}
+        if setup.sharded:
+            step |= {GATHERED: self._gathered(setup)}
+        return Held(step, max(self._between(setup), key=_sum, default={}))
+
+    def _kept(self, setup: Setup) -> dict[str, int]:
+        """Return what is held in a step and between two domains."""
+        over, weights = setup.over, self._numbers(setup.over)
         kept = {"weights": 4 * weights if self._quantised is None else self._quantised_weights()}
         kept |= {OPTIMIZER: self._optimizer(over)}
         kept |= {
@@ -156,16 +174,20 @@ class MemoryEstimate:
             for name, cost in self.costs.items()
             if cost.memory_bytes
         }
-        step = kept | {"gradients": 4 * trained}
-        if setup.distribution == "DDP":
-            step |= {"buckets of gradients (DDP)": 4 * trained}
-        if setup.sharded:
-            step |= {GATHERED: self._gathered(setup)}
+        return kept
+
+    def _between(self, setup: Setup) -> list[dict[str, int]]:
+        """Return what is held at each moment between two domains, without activations."""
+        kept = self._kept(setup)
         most = max((cost.measuring_bytes for cost in self.costs.values()), default=0)
-        between = kept | ({"what is measured": most} if most else {})
-        if setup.sharded:  # a plain, complete model on each device, on which methods measure and which is saved
-            between |= {"the complete model": 4 * self._numbers(1)}
-        return Held(step, between if most or setup.sharded else {})
+        measured = {MEASURED: most} if most else {}
+        if not setup.sharded:
+            return [kept | measured] if measured else []
+        saved = kept | {COMPLETE: 4 * self._numbers(1)}
+        if not (measured and self._shards):
+            return [saved | measured]
+        layers = self._gathered(replace(setup, half=False, wraps=True, reshards=True))
+        return [saved, kept | {MEASURED: _share(most, setup.over), GATHERED: layers}]
 
     @property
     def _growth(self) -> float:
@@ -208,28 +230,21 @@ class MemoryEstimate:
         """
         number = 2 if setup.half else 4
         whole = sum(parameter.numel() for parameter in self.model.parameters())
-        units = _units(self.model) if setup.wraps else []
+        together = gathered_together(self.model) if setup.wraps else []
+        units = [sum(parameter.numel() for parameter in module.parameters()) for module in together]
         rest = whole - sum(units)
         if not setup.reshards:
             return number * (whole + rest + 3 * max(units, default=0))
         return number * (2 * rest + 5 * max(units, default=0))
 
 
-def _units(model: Any) -> list[int]:
-    """Return the number of parameters of each group of layers that FSDP2 gathers and frees one after the other."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    found = [module for module in model.modules() if type(module).__name__ in names]
-    inside = {id(part) for module in found for part in module.modules() if part is not module}
-    found = [module for module in found if id(module) not in inside]
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if head is None or getattr(head, "weight", None) is not embedding.weight:
-        found.append(embedding)
-    return [sum(parameter.numel() for parameter in module.parameters()) for module in found]
-
-
 def _shard(shape: torch.Size, over: int) -> torch.Size:
     """Return the shape of the largest shard of a parameter, which FSDP2 divides along its first dimension."""
     return torch.Size([_share(shape[0], over), *shape[1:]]) if len(shape) else shape
+
+
+def _sum(parts: dict[str, int]) -> int:
+    return sum(parts.values())
 
 
 def _share(number: int, over: int) -> int:

@@ -27,7 +27,7 @@ from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import REVEALS, Cost, Method
-from everlearn.methods.engine.protection import Protection, costs_of
+from everlearn.methods.engine.protection import Protection, costs_of, read_shards
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.depth import frozen_parameters
 from everlearn.model.loading import load_skeleton
@@ -167,10 +167,9 @@ class Plan:
         if self.measuring:
             shown.append(("… between domains", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
         if self.distribution == "FSDP2":
-            host = self.devices * 4 * self.parameters
-            shown.append(
-                ("Memory of the host", f"{wording.size(host)}: each process loads the weights before sharding")
-            )
+            host = self.devices * (4 * self.parameters + sum(cost.disk_bytes for cost in self.methods.values()))
+            what = "each process loads the weights before sharding, and the memory of methods"
+            shown.append(("Memory of the host", f"{wording.size(host)}: {what}"))
         for domain in self.domains:
             if domain.train:
                 own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
@@ -229,7 +228,14 @@ def make_plan(
     block_size, objective = learner.setting().block_size, learner.setting().objective
     arguments = learner.all_arguments()
     estimate = MemoryEstimate(
-        model, sizes, costs, objective, block_size, arguments[0], quantised=recipe.model.quantization_config
+        model,
+        sizes,
+        costs,
+        objective,
+        block_size,
+        arguments[0],
+        quantised=recipe.model.quantization_config,
+        shards=read_shards(methods),
     )
     packed = "`model.quantization_config` packs the weights"
     undivided = why_not_sharded(model, methods) if recipe.model.quantization_config is None else packed

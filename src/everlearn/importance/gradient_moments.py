@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError, did_you_mean
+from everlearn.importance.divided import divided_sums
 from everlearn.importance.per_sample import Event, PerSample
+from everlearn.model.sharding import is_divided, whole
 from everlearn.model.training_mode import evaluating
 
 Batch = Mapping[str, Tensor]
@@ -37,7 +39,9 @@ def gradient_moment(
     """Return (1/N) Σ_n |gₙ|ᵖ for every parameter; power 2 is :func:`fisher`, power 1 the mean absolute gradient.
 
     Args:
-        model: the model, at the weights to measure; its mode is kept, autocast is off, ``.grad`` is not touched.
+        model: the model, at the weights to measure; its mode is kept, autocast is off, ``.grad`` is not touched. If
+            FSDP2 has divided it, every process must call this with the same batches, and the loss may depend on its
+            weights only through its output.
         batches: dicts of tensors with one row per sample.
         per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
             that row alone.
@@ -47,32 +51,72 @@ def gradient_moment(
         called: name of the quantity, for error messages.
 
     Returns:
-        Moments by parameter name, float32, of the parameter's shape.
+        Moments by parameter name, float32, of the parameter's shape; of a divided model they are divided like it.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
     chosen = parameters_to_measure(model, names)
-    totals = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in chosen.items()}
-    batched = BatchedSums(model, chosen, per_sample_loss, totals, power)
-    count = 0
+    sums = _divided if is_divided(model) else _together
     with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
-        for batch in batches:
-            rows = rows_of(batch)
-            if batch_means:
-                for name, part in batched.of_mean(batch):
-                    totals[name].add_(part, alpha=rows ** (power - 1))
-            else:
-                batched.add(batch)
-            count += 1 if batch_means else rows
+        totals, count = sums(model, chosen, batches, per_sample_loss, power, batch_means)
     if not count:
         raise MethodError(f"{called} cannot be measured without data: there was no batch.")
     for name, total in totals.items():
         # Rounding may leave a small negative value where terms were added and subtracted.
         total.div_(count).clamp_(min=0)
-        if not torch.isfinite(total).all():
+        if not torch.isfinite(whole(total.sum(dtype=torch.float64))):
             raise MethodError(f"{called} of '{name}' is not finite: the model's loss overflows.")
     return totals
+
+
+def _together(
+    model: nn.Module,
+    chosen: Mapping[str, nn.Parameter],
+    batches: Iterable[Batch],
+    per_sample_loss: PerSampleLoss,
+    power: Power,
+    batch_means: bool,
+) -> tuple[dict[str, Tensor], int]:
+    """Return the sums over the samples of a batch at a time, and the number of terms."""
+    totals = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in chosen.items()}
+    batched = BatchedSums(model, chosen, per_sample_loss, totals, power)
+    count = 0
+    for batch in batches:
+        rows = rows_of(batch)
+        if batch_means:
+            for name, part in batched.of_mean(batch):
+                totals[name].add_(part, alpha=rows ** (power - 1))
+        else:
+            batched.add(batch)
+        count += 1 if batch_means else rows
+    return totals, count
+
+
+def _divided(
+    model: nn.Module,
+    chosen: Mapping[str, nn.Parameter],
+    batches: Iterable[Batch],
+    per_sample_loss: PerSampleLoss,
+    power: Power,
+    batch_means: bool,
+) -> tuple[dict[str, Tensor], int]:
+    """Return the sums over samples, divided over the processes, and the number of terms."""
+    count = 0
+
+    def terms() -> Iterator[tuple[Batch, float]]:
+        nonlocal count
+        for batch in batches:
+            rows = rows_of(batch)
+            each = rows if batch_means else 1
+            for start in range(0, rows, each):
+                count += 1
+                yield part_of(batch, start, start + each), each ** (power - 1)
+
+    totals = divided_sums(
+        model, chosen, terms(), lambda *of: per_sample_loss(*of).mean(), lambda gradient: raised(gradient, power)
+    )
+    return totals, count
 
 
 @dataclass

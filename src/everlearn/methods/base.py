@@ -202,6 +202,8 @@ class Method:
         importance_samples: whether its option `samples` is the number of rows for measuring importance, which a grid
             sets for all such methods at once, and not a number of rows that it stores, generates or trains on.
         idle: hooks that its options leave unused; if they are exclusive, another method of a list may use them.
+        reads_shards: whether its hooks before and after the steps also work on a model that FSDP2 has divided. If not,
+            every process gathers the complete model for them. If it depends on options, ``__init__`` sets it.
         in_das_paper: its name in the DAS paper, without spaces and hyphens; set only if it differs from `name`.
         search: options that ``everlearn tune`` draws, with their ranges: the first always, others where the recipe
             has another value than the default.
@@ -225,6 +227,7 @@ class Method:
     merges: bool = True
     importance_samples: ClassVar[bool] = False
     idle: frozenset[str] = frozenset()
+    reads_shards: bool = False
     in_das_paper: ClassVar[tuple[str, ...]] = ()
     search: ClassVar[Mapping[str, Range]] = ranges()
     rules_of_thumb: ClassVar[tuple[str, ...]] = ()

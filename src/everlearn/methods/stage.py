@@ -123,6 +123,7 @@ class Stage:
             parameters are those that require a gradient. The engine sets it.
         start: copies of the trained parameters at the beginning of the domain, with everything attached, if a method
             needs them (``Needs.start``). The engine sets it.
+        sharded: whether FSDP2 divides the model over the processes while it is trained.
         host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
             if the trainer does not provide it.
     """
@@ -149,6 +150,7 @@ class Stage:
     as_tested: Callable[[nn.Module], nn.Module] | None = None
     phase: Phase = in_silence
     moved: frozenset[str] | None = None
+    sharded: bool = False
     host: Batch | None = None
     start: Mapping[str, Tensor] = field(default_factory=dict)
     _acting: str = "Reading"

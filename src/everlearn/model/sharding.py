@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -74,6 +77,11 @@ def value_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     return terms + (sum_over_shards(terms, parameters) - terms.detach())
 
 
+def is_divided(model: nn.Module) -> bool:
+    """Return whether FSDP2 has divided the weights of a model over the processes."""
+    return any(isinstance(weight, DTensor) for weight in model.parameters())
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Return the complete tensor on every process; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -103,6 +111,19 @@ def shared_parameters(model: nn.Module) -> list[str]:
     return [names[weight] for weight, modules in holders.items() if len(modules) > 1 and not modules <= pair]
 
 
+def gathered_together(model: Any) -> list[nn.Module]:
+    """Return the modules whose weights FSDP2 gathers and frees one after the other: layers, and the embedding."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    inside = {id(part) for module in found for part in module.modules() if part is not module}
+    found = [module for module in found if id(module) not in inside]
+    getters = (getattr(model, name, lambda: None) for name in ("get_input_embeddings", "get_output_embeddings"))
+    embedding, head = (getter() for getter in getters)
+    if embedding is not None and getattr(head, "weight", None) is not embedding.weight:
+        found.append(embedding)
+    return found
+
+
 class Blueprint:
     """The structure of a model without its weights, taken before it is sharded and filled after training.
 
@@ -123,11 +144,54 @@ class Blueprint:
 
     def filled(self, sharded: nn.Module) -> nn.Module:
         """Return the plain model with the gathered weights on every process; all processes must call it."""
-        weights = dict(sharded.named_parameters(remove_duplicate=False))
-        complete: dict[int, nn.Parameter] = {}
-        for name, blank in list(self.model.named_parameters(remove_duplicate=False)):
-            if id(blank) not in complete:
-                complete[id(blank)] = nn.Parameter(whole(weights[name].detach()).contiguous(), blank.requires_grad)
-            path, _, leaf = name.rpartition(".")
-            self.model.get_submodule(path)._parameters[leaf] = complete[id(blank)]
-        return self.model
+        return _with_weights(self.model, sharded, lambda weight, _: whole(weight).contiguous())
+
+    def divided(self, model: nn.Module) -> nn.Module:
+        """Return the plain model with a shard of each weight on every process, for FSDP2; all processes must call it.
+
+        It computes in the number format of its weights, without the mixed precision of training.
+
+        Args:
+            model: a complete model, or one whose weights are shards; these are shared, not copied.
+        """
+        mesh = _mesh(next(model.parameters()))
+        plain = copy.deepcopy(self.model)
+        for module in [*gathered_together(plain), plain]:
+            fully_shard(module, mesh=mesh)
+
+        def shard(weight: Tensor, blank: Any) -> Tensor:
+            if isinstance(weight, DTensor):
+                return weight.to(mesh.device_type)
+            return distribute_tensor(weight, mesh, blank.placements)
+
+        return _with_weights(plain, model, shard)
+
+
+@contextlib.contextmanager
+def divided(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield a complete model divided over the processes; its complete weights are in the host's memory meanwhile."""
+    device = next(model.parameters()).device
+    try:
+        parts = Blueprint(model).divided(model)
+        model.cpu()
+        yield parts
+    finally:
+        model.to(device)
+
+
+def _mesh(weight: Tensor) -> DeviceMesh:
+    if isinstance(weight, DTensor):
+        return weight.device_mesh
+    return init_device_mesh(weight.device.type, (torch.distributed.get_world_size(),))
+
+
+def _with_weights(plain: nn.Module, model: nn.Module, made: Callable[[Tensor, Any], Tensor]) -> nn.Module:
+    """Replace the weights of `plain` by those made from the ones of `model` and the blank ones; tied ones stay tied."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    new: dict[int, nn.Parameter] = {}
+    for name, blank in list(plain.named_parameters(remove_duplicate=False)):
+        if id(blank) not in new:
+            new[id(blank)] = nn.Parameter(made(weights[name].detach(), blank), blank.requires_grad)
+        path, _, leaf = name.rpartition(".")
+        plain.get_submodule(path)._parameters[leaf] = new[id(blank)]
+    return plain

@@ -20,6 +20,7 @@ from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.objectives import make_objective
+from everlearn.model.sharding import Blueprint
 from everlearn.model.training_mode import as_its_class_computes
 from everlearn.model.vocabulary import new_token_ids
 from everlearn.model.vocabulary_head import output_head
@@ -206,15 +207,16 @@ class ProtectedDomain:
         }
         return self._masks | now
 
-    def finish(self, writes: bool, events: Sequence[str] = ()) -> None:
+    def finish(self, writes: bool, events: Sequence[str] = (), blueprint: Blueprint | None = None) -> None:
         """Measure what was learnt and forgotten, write the memory (on one process), and create the report.
 
         Args:
             writes: whether this process writes the memory.
             events: what happened during the training, one sentence each.
+            blueprint: the structure of the model before FSDP2 divided it; None if it is complete.
         """
         self._masks = self._masks_at_work()
-        self.end()
+        self.end(blueprint)
         stage = self.stage
         forgetting = [text.forgetting(stage.model, stage.batch_size, self._bf16) for text in self._held_out]
         if writes:
@@ -234,10 +236,10 @@ class ProtectedDomain:
             events=tuple(events),
         )
 
-    def end(self) -> None:
+    def end(self, blueprint: Blueprint | None = None) -> None:
         """Let the methods measure what was learnt."""
         with as_its_class_computes(self.stage.model):
-            self.protection.end()
+            self.protection.end(blueprint)
 
     def abandon(self) -> None:
         """Remove all hooks from the model after a failed training."""

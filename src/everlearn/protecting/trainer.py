@@ -69,6 +69,7 @@ class Protected(_Base):
                 raise RunError(f"{folder} has no checkpoint to resume from. Leave `resume_from_checkpoint` out.")
         if self.is_fsdp_enabled:  # the Trainer moves the model when it shards it, and methods measure before
             self.protected.stage.model.to(self.args.device)
+            self.protected.stage.sharded = True
         own: Any = self.train_dataset
         checkpoint: Any = resume_from_checkpoint or None
         result: Any = TrainOutput(0, math.nan, {})  # of a training that had come to its end when it was interrupted
@@ -95,17 +96,15 @@ class Protected(_Base):
             raise
         finally:
             self.train_dataset = own
-        domain = self.protected
-        if blueprint is not None:  # what follows measures, on a complete model in each process
-            domain.stage.model = blueprint.filled(domain.stage.model)
-        domain.finish(self.is_world_process_zero(), () if self.stopping is None else self.stopping.guard.state.notes)
+        events = () if self.stopping is None else self.stopping.guard.state.notes
+        self.protected.finish(self.is_world_process_zero(), events, blueprint)
         self.accelerator.wait_for_everyone()
         if self.stopping is not None:
             self.stopping.clean_up()
-        if numbers := domain.report.numbers():
+        if numbers := self.protected.report.numbers():
             self.log(numbers)
         if self.is_world_process_zero():
-            print(domain.report)  # as the Trainer's own callbacks print its logs
+            print(self.protected.report)  # as the Trainer's own callbacks print its logs
         return result
 
     def protection_report(self) -> ProtectionReport:

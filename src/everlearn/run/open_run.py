@@ -403,6 +403,7 @@ class OpenRun:
             rows_per_step=rows,
             seed=self.recipe.run.seed,
             steps=steps,
+            sharded=bool(args.fsdp) and self.processes.num_processes > 1,
             checkpoints=self.checkpoints(index),
             folder=self.folder.training(index, domain.name),
             phase=self.phase,

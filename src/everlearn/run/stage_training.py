@@ -114,9 +114,8 @@ class StageTraining:
         stage = self.stage
         if self.run.recipe.optimizer == "carry":
             self.carried = self.trainer.optimizer_state()
-        stage.model = unwrap(stage.model) if self.blueprint is None else self.blueprint.filled(stage.model)
-        without_mixed_precision(stage.model)
-        self.protection.end()
+        stage.model = without_mixed_precision(unwrap(stage.model))
+        self.protection.end(self.blueprint)
         self._say()
 
     def save(self) -> None:

@@ -43,7 +43,7 @@ from everlearn.methods.gradients import Gradients
 from everlearn.methods.state import fit_state
 from everlearn.model.anatomy import head_path
 from everlearn.model.objectives import Outputs
-from everlearn.model.sharding import local, shard_like
+from everlearn.model.sharding import Blueprint, divided, local, shard_like
 from everlearn.model.vocabulary_head import last_hidden_state, output_head, unwrap
 from everlearn.seeding import Stream
 
@@ -59,6 +59,10 @@ EXCLUSIVE = {
     "final_weights": "sets the weights that a domain ends with",
 }
 """Hooks that only one method of a list may have, because with two the result would depend on their order."""
+BESIDE_TRAINING = (
+    *("starting_weights", "begin_domain", "attach", "end_training", "final_weights", "end_domain", "detach", "export"),
+)
+"""Hooks before and after the steps that see the model."""
 
 
 def overrides(method: Method, hook: str) -> bool:
@@ -113,6 +117,13 @@ def check_carrying(methods: Sequence[Method]) -> None:
 def in_order(methods: Sequence[Method]) -> list[Method]:
     """Return the methods in the order in which they act: by name, so that their order in a list does not matter."""
     return sorted(methods, key=lambda method: method.name)
+
+
+def read_shards(methods: Sequence[Method]) -> bool:
+    """Return whether what methods do before and after the steps works on a model that FSDP2 has divided."""
+    beside = [method for method in methods if any(overrides(method, hook) for hook in BESIDE_TRAINING)]
+    whole = any(method.needs.start or (method in beside and not method.reads_shards) for method in methods)
+    return bool(beside) and not whole
 
 
 def moved_by(methods: Sequence[Method], model: nn.Module) -> frozenset[str] | None:
@@ -183,9 +194,11 @@ class Protection:
         for method in self._with("starting_weights"):
             with streams[method.name](), stage.acting(_doing("Comparing weights to start from", method)):
                 self._set_weights(method, method.starting_weights(stage))
-        for method in self._with("begin_domain"):
-            with streams[method.name](), stage.acting(_doing("Preparing", method)):
-                method.begin_domain(stage)
+        beginning = self._with("begin_domain")
+        with self._divided() if beginning else contextlib.nullcontext():
+            for method in beginning:
+                with streams[method.name](), stage.acting(_doing("Preparing", method)):
+                    method.begin_domain(stage)
         for method in self.methods:
             with stage.acting(_doing("Preparing", method)):
                 if overrides(method, "attach"):
@@ -252,10 +265,17 @@ class Protection:
                     transforms.append((method.label, method.transforms(self.stage)))
             self._transforms = Transforms(transforms, self.stage, outside)
 
-    def end(self) -> None:
-        """Run the hooks after training: merge, measure, detach; ``stage.model`` is then a plain, complete model."""
+    def end(self, blueprint: Blueprint | None = None) -> None:
+        """Run the hooks after training: merge, measure, detach; ``stage.model`` is then a plain, complete model.
+
+        Args:
+            blueprint: the structure of the model before FSDP2 divided it; None if it is complete.
+        """
         stage = self.stage
         self.release()
+        shards = blueprint is not None and self._on_shards(blueprint.model)
+        if blueprint is not None:
+            stage.model = blueprint.divided(stage.model) if shards else blueprint.filled(stage.model)
         streams = self._streams("end")
         for method in self._with("end_training"):
             with streams[method.name]():
@@ -269,6 +289,8 @@ class Protection:
         for method in self._with("detach"):
             with streams[method.name]():
                 method.detach(stage)
+        if blueprint is not None and shards:
+            stage.model = blueprint.filled(stage.model)
         stage.start = {}
 
     def release(self) -> None:
@@ -276,6 +298,23 @@ class Protection:
         if self._transforms is not None:
             self._transforms.remove()
         self._transforms = self._model = None
+
+    def _on_shards(self, model: nn.Module) -> bool:
+        """Return whether to measure on shards, which add up gradients in the number format of the weights."""
+        return read_shards(self.methods) and all(each.dtype == torch.float32 for each in model.parameters())
+
+    @contextlib.contextmanager
+    def _divided(self) -> Iterator[None]:
+        """Divide the model over the processes inside the block, if the methods measure on shards."""
+        stage, complete = self.stage, self.stage.model
+        if not stage.sharded or not self._on_shards(complete):
+            yield
+            return
+        with divided(complete) as stage.model:
+            try:
+                yield
+            finally:
+                stage.model = complete
 
     def _as_tested(self, model: nn.Module) -> nn.Module:
         """Attach to a copy of the plain model what a test of the new domain would attach now."""

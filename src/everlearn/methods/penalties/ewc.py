@@ -119,6 +119,7 @@ class EWC(MeasuredPenalty):
         measures, sampled = self.config.strength > 0 and passes, self.config.labels == "model"
         self.needs = replace(self.needs, importance_pass=measures, losses=measures, predictions=sampled)
         self._gathered = TrainingFisher()
+        self.reads_shards = not self.config.include_penalty  # which depends on the weights beside the model's output
         if self.reads_gradients:
             self._refuse_other_sources()
 

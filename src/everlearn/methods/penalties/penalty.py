@@ -28,7 +28,7 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.adapted import Weight, weights_of
-from everlearn.model.sharding import local, shard_like, value_over_shards
+from everlearn.model.sharding import gathered, local, shard_like, value_over_shards, whole
 from everlearn.model.vocabulary_head import output_head
 from everlearn.ranges import Around, Between, ranges
 
@@ -146,6 +146,8 @@ class Penalty(Method):
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """Return Ω at the current weights by name: new float32 tensors, in the shape of the parameter or scalar.
 
+        Of a divided model (:attr:`reads_shards`) they may be divided like it.
+
         Args:
             stage: at the beginning or end of a domain.
             source: text to measure on; None for that of the domain.
@@ -241,17 +243,18 @@ class Penalty(Method):
                 own.copy_(anchor + self.norm.pulled(own - anchor, pull))
 
     def consolidate(self, stage: Stage, domain: str, source: BlockSource | None = None) -> None:
-        """Add the importance at the current weights, and move the anchor."""
+        """Add the importance at the current weights, and move the anchor; both are in the host's memory afterwards."""
         with stage.as_plain():
             new = self._normalised(self.importance_of(stage, source), stage.model)
         weights, seen = weights_of(stage.model), len(self._measured)
         mean = self.config.accumulate == "mean"
         fading = seen if mean else self.config.decay
         self._constant *= fading
-        for name, value in new.items():
-            # Old tensors are freed one by one, so that there are never two copies of all.
+        for name in list(new):
+            # Tensors are gathered and freed one by one, so that there are never two copies of all.
             old, old_anchor = self._importance.pop(name, None), self._anchor.pop(name, None)
-            anchor = weights[name].value().detach().to(torch.float32, copy=True)
+            value, weight = whole(new.pop(name)), weights[name]
+            anchor = gathered(weight.value().detach(), weight.parameter).to(torch.float32, copy=True)
             if old is not None and old_anchor is not None:
                 old = old.to(value.device)
                 if self._separate:
@@ -261,7 +264,7 @@ class Penalty(Method):
                 value.add_(old, alpha=fading)
                 if mean:
                     value.div_(seen + 1)
-            self._importance[name], self._anchor[name] = value, anchor
+            self._importance[name], self._anchor[name] = value.cpu(), anchor.cpu()
         if mean:
             self._constant /= seen + 1
         # Parameters that were frozen in this domain keep their importance.
@@ -273,7 +276,7 @@ class Penalty(Method):
             for name, value in new.items():
                 value.div_(largest[name])
         if self.config.normalise == "mean":
-            mean = float(sum(value.sum(dtype=torch.float64) for value in new.values()))
+            mean = float(sum(whole(value.sum(dtype=torch.float64)) for value in new.values()))
             mean /= max(1, sum(value.numel() for value in new.values()))
             self._means = [*self._means, mean]
             for value in new.values() if mean > 0 else ():
@@ -366,6 +369,12 @@ class MeasuredPenalty(Penalty):
                 what = "which measures importance once, on the base model"
                 yield ("decay", "accumulate", "protect_base"), f"with `anchor: base`, {what}"
 
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.reads_shards = True
+        if not (self.config.strength and self.measures_base):
+            self.idle |= {"begin_domain"}
+
     @property
     def measures_base(self) -> bool:
         """Return whether importance is measured for the base model."""
@@ -383,9 +392,9 @@ class MeasuredPenalty(Penalty):
         sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         numbers, largest = sum(sizes), max(sizes, default=0)
         joining = 4 * numbers + JOINING * largest if self.config.anchor == "separate" else 0
-        # What a stage measures itself is on the device in full; what an earlier one has left there are shards only.
-        whole = None if self.measures_base or self.reads_gradients else 0
-        return replace(beside, whole_bytes=whole, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
+        # Memory is in the host's memory, and what is placed beside the parameters are shards.
+        whole_bytes = None if self.reads_gradients else 0
+        return replace(beside, whole_bytes=whole_bytes, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
 
     def with_passes(self, cost: Cost, samples: int, each: float = 1.0) -> Cost:
         """Add the passes of a measurement to a cost, after each domain and once for the base model.
@@ -405,7 +414,6 @@ class MeasuredPenalty(Penalty):
 
     def begin_domain(self, stage: Stage) -> None:
         """Measure the importance for the base model, if configured."""
-        self._placed = None
         if self.config.strength and self.measures_base and not self._measured:
             self.consolidate(stage, "base", stage.general)
 
@@ -421,7 +429,7 @@ def trained_weights(stage: Stage) -> dict[str, Weight]:
 
 def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the largest value of each tensor, as a divisor; ∞ if it is rounding error (as for the bias of keys)."""
-    largest = {name: float(value.max()) for name, value in importance.items()}
+    largest = {name: float(whole(value).max()) for name, value in importance.items()}
     top = max(largest.values(), default=0.0)
     return {
         name: value if value > top * ROUNDING[weights[name].dtype] ** degree else math.inf

@@ -161,6 +161,7 @@ class Replay(Method):
                 predictions=True,
                 objectives=frozenset({"causal", "text-to-text" if self._chats else "masked"}),
             )
+        self.reads_shards = not self._generates
         self._generated: list[Block] = []
 
     @property
