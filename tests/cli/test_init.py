@@ -241,6 +241,16 @@ def test_in_a_folder_of_markdown_each_file_is_a_document(everlearn: Project) -> 
     assert yaml.safe_load(outcome.out)["general"] == {"path": "notes", "documents": "file"}
 
 
+def test_in_a_tree_of_code_a_readme_is_one_document(everlearn: Project) -> None:
+    Path("code").mkdir()
+    for number in range(30):
+        Path("code", f"{number}.py").write_text(f"# {ENGLISH * 3}\n")
+    Path("code", "README.md").write_text("# A\n\nfew lines\n")
+    Path("code", "package.json").write_text('{"name": "a"}')
+    (domain,) = written(everlearn, "--domain", "a=code", "--general", "code")["domains"]
+    assert domain == {"name": "a", "path": "code", "documents": "file"}
+
+
 def test_a_mistyped_folder_of_a_model_is_answered_with_the_one_beside_it(everlearn: Project) -> None:
     Path("my-model").mkdir()
     everlearn.fails(

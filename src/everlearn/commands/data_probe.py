@@ -12,7 +12,9 @@ from everlearn.data.columns import Columns, choose_columns, first_rows, nested_t
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, local_files, read_documents
 from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.readers import format_of
 from everlearn.data.tokenize import Kind
+from everlearn.data.whole_files import WHOLE
 
 UNREAD = 20
 """Minimum mean number of characters with which a column besides prompt and answer counts as text, not as an id."""
@@ -55,7 +57,7 @@ class Probe:
         unread: columns of text beside those of prompts and answers.
         nested: dotted name of a text inside a column that is longer than the text that is read; "" if there is none.
         undesired: rows that are left out because their answers are marked as not desired, as far as was read.
-        pages: whether it has several files, which are all pages: each file is then a document.
+        pages: whether it has several files, some pages and the others code: each file is then a document.
         glued: whether there is no white space between a prompt and its answer, which are joined as they are.
     """
 
@@ -114,7 +116,9 @@ def probe(
     columns = choose_columns(looked_at, path, task, learner, kind == "decoder")
     corpus = Corpus(path=place, **columns._asdict())
     files = [] if corpus.on_hub else local_files(corpus)
-    pages = len(files) > 1 and all({*file.suffixes} & {*PAGES} for file in files)
+    written = [bool({*file.suffixes} & {*PAGES}) for file in files]
+    whole = [page or format_of(file) in WHOLE for page, file in zip(written, files, strict=True)]
+    pages = len(files) > 1 and any(written) and all(whole)
     if pages:
         corpus = corpus.model_copy(update={"documents": "file"})
     if corpus.on_hub:
