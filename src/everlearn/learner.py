@@ -23,7 +23,7 @@ from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.loading import class_with_vision, own_module
+from everlearn.model.loading import class_with_vision, has_own_code, own_module
 from everlearn.report.run_results import RunResults
 from everlearn.run import exported_run, inputs
 from everlearn.run.checks import checks, listed
@@ -199,6 +199,7 @@ class ContinualLearner(OpenRun):
                 folder=self.folder.path,
                 architecture=class_with_vision(self.recipe.model, saved),
                 own_module=own_module(self.recipe.model, saved),
+                own_code=has_own_code(saved),
             )
             files.write_text(self.folder.card_file, card)
             report.write_report([self.folder.path], self.folder.report_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 import yaml
 from huggingface_hub import ModelCard
 from peft import PeftModel
-from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import tiny
 from everlearn import files
 from everlearn.cli import main
 from everlearn.commands.export import _refuse_paths, _without_traces, export
+from everlearn.commands.inspect_model import inspect
 from everlearn.data.corpus import Domain
 from everlearn.errors import ModelError, RunError
 from everlearn.evaluation.results import Results
@@ -481,3 +483,40 @@ def _edit(folder: Path, old: str, new: str) -> None:
     raw["files"]["adapter_config.json"] = files.digest(folder / "adapter_config.json")
     files.write_json(folder / PLACE / "export.json", raw)
     files.seal(folder / PLACE)
+
+
+OWN_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own-llama"
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_a_model_with_code_of_its_own_is_learnt_and_exported_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    base = small_runs.save_model("llama", tmp_path / "models")
+    (base / "own.py").write_text(OWN_CODE)
+    config = json.loads((base / "config.json").read_text())
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    (base / "config.json").write_text(json.dumps(config | {"model_type": "own-llama", "auto_map": own}))
+    recipe = small_runs.recipe(tmp_path, "llama", "mas", domains=("first",), train={"max_steps": 1})
+    with pytest.raises(ModelError, match=r"needs program code .* set `model\.trust_remote_code: true` in the recipe"):
+        ContinualLearner(recipe).run()
+    trusted = recipe.changed(model={"path": str(base), "trust_remote_code": True})
+    ContinualLearner(trusted).run()
+    out = tmp_path / "out"
+    export(trusted.run.folder, out)
+    assert (out / "own.py").read_text() == OWN_CODE
+    for card in (out / "README.md", Path(str(trusted.run.folder)) / "README.md"):
+        assert ", trust_remote_code=True)" in card.read_text()
+    loaded = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    assert type(loaded).__name__ == "OwnForCausalLM"
+    with pytest.raises(ModelError, match="Commands without a recipe do not run such code"):
+        inspect(str(out))

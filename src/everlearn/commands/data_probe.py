@@ -117,8 +117,8 @@ def probe(
     corpus = Corpus(path=place, **columns._asdict())
     files = [] if corpus.on_hub else local_files(corpus)
     written = [bool({*file.suffixes} & {*PAGES}) for file in files]
-    whole = [page or format_of(file) in WHOLE for page, file in zip(written, files, strict=True)]
-    pages = len(files) > 1 and any(written) and all(whole)
+    pages = len(files) > 1 and any(written)
+    pages = pages and all(page or format_of(file) in WHOLE for page, file in zip(written, files, strict=True))
     if pages:
         corpus = corpus.model_copy(update={"documents": "file"})
     if corpus.on_hub:

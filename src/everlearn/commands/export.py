@@ -20,7 +20,7 @@ from everlearn.errors import RunError
 from everlearn.evaluation import Results
 from everlearn.evaluation.results import StageFacts, read
 from everlearn.methods.base import REVEALS
-from everlearn.model.loading import class_with_vision, load_config, load_model, load_tokenizer, own_module
+from everlearn.model.loading import class_with_vision, has_own_code, load_config, load_model, load_tokenizer, own_module
 from everlearn.model.number_format import NumberFormat, recast
 from everlearn.model.objectives import DEFAULT_OBJECTIVE
 from everlearn.model.peft_adapter import BESIDE, CONFIG, WEIGHTS, adapter_in, with_adapter
@@ -294,6 +294,7 @@ def _card(
             tokens=sum(stage.tokens for stage in stages),
             architecture=class_with_vision(recipe.model, places[-1]),
             own_module=own_module(recipe.model, places[-1]),
+            own_code=has_own_code(places[-1]),
             rounded_to=None if dtype == "float32" else dtype,
         ),
     )

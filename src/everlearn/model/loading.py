@@ -50,6 +50,11 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != PANIC:
             raise
         first = first_line(error)
+        if "contains custom code" in str(error):
+            raise ModelError(
+                f"The {what} in '{path}' (`{key}`) needs program code that comes with it. Read that code; if you trust "
+                "it, set `model.trust_remote_code: true` in the recipe. Commands without a recipe do not run such code."
+            ) from error
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
         near = did_you_mean(Path(path).name, [p.name for p in Path(path).parent.glob("*/")])
@@ -189,6 +194,12 @@ def class_with_vision(recipe: Model, saved: Path) -> str | None:
         saved: as in :func:`own_module`.
     """
     return AutoModelForImageTextToText.__name__ if sees(_type_of(recipe, saved)) else None
+
+
+def has_own_code(saved: Path) -> bool:
+    """Return whether a saved model needs the code that is beside it (`trust_remote_code`)."""
+    config = saved / "config.json"
+    return config.is_file() and bool(files.read_json(config).get("auto_map"))
 
 
 def _type_of(recipe: Model, saved: Path) -> str:

@@ -25,6 +25,9 @@ TASKS = {
 }
 """Objective → the hub's pipeline tag (None for text-to-text, which has none) and the class that loads the model."""
 
+TRUSTED = ", trust_remote_code=True"
+"""Argument that loads a model with the code that is beside it."""
+
 
 def model_card(
     results: Any,
@@ -34,6 +37,7 @@ def model_card(
     base_model: str | None = None,
     architecture: str | None = None,
     own_module: str | None = None,
+    own_code: bool = False,
 ) -> str:
     """Return a README.md with the hub's front matter, the results, and how to load and to reproduce the model.
 
@@ -45,6 +49,7 @@ def model_card(
             hub id.
         architecture: Name of the transformers class that loads the model. Default: the objective's Auto class.
         own_module: The module that must be imported first, if the architecture is not one of transformers.
+        own_code: Whether the model needs the code that is beside it (`trust_remote_code`).
 
     Raises:
         RunError: `results` are not a run's results.
@@ -69,7 +74,7 @@ def model_card(
         escape_markdown(" ".join(verdict(comparison))),
         *(markdown_table(table, level=3) for table in all_tables(comparison)),
         "## Use",
-        fenced("python", importing(own_module) + _usage(run, architecture or loader)),
+        fenced("python", importing(own_module) + _usage(run, architecture or loader, own_code)),
         f"Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, {needing(own_module)}. To publish a "
         "model, use `everlearn export`: a stage's folder may hold training text (`memory/`).",
         *_beside(run),
@@ -100,14 +105,14 @@ def _introduction(run: Run, base: str) -> str:
     )
 
 
-def _usage(run: Run, loader: str) -> str:
+def _usage(run: Run, loader: str, own_code: bool) -> str:
     stage = f"stage-{len(run.domains):02d}-{run.domains[-1]}" if run.domains else "."
     # repr, since a domain's name is foreign text inside Python code.
     return (
         f"from transformers import AutoTokenizer, {loader}\n\n"
         f"folder = {stage!r}\n"
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        f"model = {loader}.from_pretrained(folder)"
+        f"model = {loader}.from_pretrained(folder{TRUSTED if own_code else ''})"
     )
 
 

@@ -11,7 +11,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.evaluation import METRICS, Results
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report.card import TASKS, fenced, importing, needing
+from everlearn.report.card import TASKS, TRUSTED, fenced, importing, needing
 from everlearn.report.tables import escape_markdown
 from everlearn.version import __version__
 from everlearn.wording import count
@@ -48,6 +48,7 @@ class Exported:
         tokens: tokens trained on up to this stage.
         architecture: name of the transformers class that loads the model. Default: the objective's Auto class.
         own_module: the module that must be imported first, if the architecture is not one of transformers.
+        own_code: whether it needs the code that is beside it (`trust_remote_code`).
         rounded_to: the number format of the weights, if they were rounded after they had been scored.
     """
 
@@ -64,6 +65,7 @@ class Exported:
     tokens: int = 0
     architecture: str | None = None
     own_module: str | None = None
+    own_code: bool = False
     rounded_to: str | None = None
 
     @property
@@ -186,7 +188,7 @@ def _usage(exported: Exported, loader: str) -> str:
         return (
             f"from transformers import AutoTokenizer, {loader}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({exported.name!r})\n"
-            f"model = {loader}.from_pretrained({exported.name!r})"
+            f"model = {loader}.from_pretrained({exported.name!r}{TRUSTED if exported.own_code else ''})"
         )
     base = exported.base_model or "the base model"
     return (
