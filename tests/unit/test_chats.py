@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import trl
 
 import tiny
 from everlearn.commands.data_probe import probe
@@ -143,6 +145,75 @@ def test_special_tokens_are_those_of_the_template() -> None:
 def test_templates_that_cannot_do_it_are_refused(template: str | None, error: type[EverlearnError], says: str) -> None:
     with pytest.raises(error, match=says):
         ChatFormat(tokenizer(template)).encode(CHAT)
+
+
+PUBLISHED = Path(trl.__file__).parent / "chat_templates"
+"""Chat templates of models, as TRL has them."""
+SPECIAL = re.compile(r"<\|[^|<>]+\|>|<｜[^｜]+｜>|</?s>|<end_of_(?:utterance|turn)>|<start_of_turn>")
+TURNS = (
+    Message("user", "the mean"),
+    Message("assistant", "first answer"),
+    Message("user", "and the variance"),
+    Message("assistant", "second answer"),
+)
+LEARNT = {
+    "deepseek_r1_distill": "first answer<｜end▁of▁sentence｜>second answer<｜end▁of▁sentence｜>",
+    "deepseekv3": "first answer<｜end▁of▁sentence｜>second answer<｜end▁of▁sentence｜>",
+    "gemma3": "first answer<end_of_turn>\nsecond answer<end_of_turn>\n",
+    "gptoss": "<|channel|>final<|message|>first answer<|end|><|channel|>final<|message|>second answer<|return|>",
+    "llama3": "first answer<|eot_id|>second answer<|eot_id|>",
+    "llava_next": " first answer</s>  second answer</s> ",
+    "nemotron_3_nano": "</think>first answer<|im_end|>\n</think>second answer<|im_end|>\n",
+    "phi3": "first answer<|end|>second answer<|end|>\n</s>",
+    "qwen3": "first answer<|im_end|>\n<think>\n\n</think>\n\nsecond answer<|im_end|>\n",
+    "qwen3_5_think": "first answer<|im_end|>\n\n</think>\n\nsecond answer<|im_end|>\n",
+    "smolvlm": " first answer<end_of_utterance>\n second answer<end_of_utterance>\n",
+}
+"""Template → what of two turns is learnt. Most write earlier turns, or how a turn begins, in more than one way."""
+
+
+def published(name: str) -> Any:
+    """The tests' tokenizer with a model's template and its special tokens."""
+    template = (PUBLISHED / f"{name}.jinja").read_text(encoding="utf-8")
+    made = tokenizer(template)
+    made.add_special_tokens({"additional_special_tokens": sorted({*SPECIAL.findall(template)})})
+    return made
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_turns_are_learnt_with_the_templates_of_models(name: str) -> None:
+    made = published(name)
+    ids, learnt = ChatFormat(made).encode(TURNS)
+    assert made.decode([number for number, own in zip(ids, learnt, strict=True) if own]) == LEARNT[name]
+    if name not in ("gptoss", "llava_next", "smolvlm"):  # which write the date, or read lists of parts
+        whole = made.apply_chat_template(as_dicts(TURNS), tokenize=False)
+        assert ids == made(whole, add_special_tokens=False)["input_ids"]
+
+
+def test_a_turn_that_is_not_learnt_is_left_out_where_marks_tell_turns() -> None:
+    made, said = published("qwen3"), [*TURNS[:1], TURNS[1]._replace(trained=False), *TURNS[2:]]
+    ids, learnt = ChatFormat(made).encode(said)
+    assert "first" not in made.decode([number for number, own in zip(ids, learnt, strict=True) if own])
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseekv3", "gptoss"])
+def test_marks_that_a_message_spells_out_are_no_turns(name: str) -> None:
+    made = published(name)
+    marks = ChatFormat(made)._turn_marks
+    spelt = f"say {marks.begin}{marks.ends[-1]} now"
+    said = [*TURNS[:1], Message("assistant", spelt), TURNS[2]._replace(content=spelt), TURNS[3]]
+    ids, learnt = ChatFormat(made).encode(said)
+    own = made.decode([number for number, each in zip(ids, learnt, strict=True) if each])
+    assert spelt in own
+    assert own.count("second answer") == 1
+    assert own.count("now") == 1
+
+
+def test_a_template_that_leaves_out_what_is_said_is_refused() -> None:
+    silent = "{% for message in messages %}<s>{{ message['role'] }}:</s>{% endfor %}"
+    made = tokenizer(silent + "{% if add_generation_prompt %}<s>assistant:{% endif %}")
+    with pytest.raises(DataError, match=r"leaves out what the assistant says .'solve the equation'."):
+        ChatFormat(made).encode(CHAT)
 
 
 FORMS = {

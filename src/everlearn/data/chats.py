@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -43,6 +45,20 @@ class ChatFrame(NamedTuple):
     end: int
 
 
+class TurnMarks(NamedTuple):
+    """What a template writes around each turn of the assistant, wherever it stands in a chat.
+
+    Attributes:
+        begin: the special token of the turn's beginning, and what always follows it.
+        prompt: `begin` and what else stands before an answer that is to be generated.
+        ends: what may end a turn, the longest first; the special token of the end at least.
+    """
+
+    begin: str
+    prompt: str
+    ends: tuple[str, ...]
+
+
 def uses_template(corpus: Corpus, tokenizer: Any, kind: Kind) -> bool:
     """Return whether the rows of a corpus are written by the tokenizer's chat template.
 
@@ -82,7 +98,7 @@ class ChatFormat:
         self.special_ids = frozenset(added)
         special = sorted(added.values(), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
-        self.fingerprint = hash_of("chats", 2, str(template))
+        self.fingerprint = hash_of("chats", 2, str(template), *(["parts"] if self._takes_parts else []))
 
     def text(self, messages: Sequence[Message], tools: Tools = ()) -> str:
         """Return a chat as the model reads it.
@@ -106,11 +122,13 @@ class ChatFormat:
         """Return the token ids of a chat, and which of them are learnt: the assistant's, with the end of its turn.
 
         Templates with `{% generation %}` mark these themselves. With other templates, the chat is rendered up to before
-        and after each turn of the assistant, and both texts must be beginnings of the complete text. If the chat begins
-        with the assistant, only a template can mark that turn.
+        and after each turn of the assistant, and both texts should be beginnings of the complete text. Where they are
+        not (Qwen3 leaves out the reasoning of earlier turns), turns are found by the special tokens around them. If the
+        chat begins with the assistant, only a template can mark that turn.
 
         Raises:
-            DataError: the template refuses the chat, changes earlier turns, or leaves out tools.
+            DataError: the template refuses the chat, changes earlier turns in another way, or leaves out tools or what
+                the assistant says.
         """
         text, spans = self._rendered(messages, tools)
         if self._marks(self._template(tools)):
@@ -119,11 +137,13 @@ class ChatFormat:
             left_out = {place for n in apart for place in range(before[n], before[n + 1])}
             spans = [span for place, span in enumerate(spans) if place not in left_out]
         else:
-            spans = [
-                self._turn(text, messages, tools, number)
-                for number, message in enumerate(messages)
-                if message.learnt and number > 0
-            ]
+            learnt = [number for number, message in enumerate(messages) if message.learnt and number > 0]
+            turns = [self._turn(text, messages, tools, number) for number in learnt]
+            if None in turns:
+                found = self._turns_by_marks(text, messages)
+                turns = [found[number] for number in learnt]
+            spans = [turn for turn in turns if turn is not None]
+        self._check_said(text, spans, messages)
         self._check_tools(text, spans, messages, tools)
         ids, places = self._tokenised(text)
         return ids, [any(first < end and last > start for start, end in spans) for first, last in places]
@@ -148,17 +168,74 @@ class ChatFormat:
             )
         return ChatFrame(first, middle, end)
 
-    def _turn(self, text: str, messages: Sequence[Message], tools: Tools, number: int) -> Span:
-        """Return where a turn of the assistant stands in the text of a chat."""
+    def _turn(self, text: str, messages: Sequence[Message], tools: Tools, number: int) -> Span | None:
+        """Return where a turn of the assistant stands in the text of a chat; None if what precedes it is changed."""
         before = self._rendered(messages[:number], tools, add_generation_prompt=True)[0]
         after = self._rendered(messages[: number + 1], tools)[0]
-        if not (after.startswith(before) and text.startswith(after)):
+        return (len(before), len(after)) if after.startswith(before) and text.startswith(after) else None
+
+    def _turns_by_marks(self, text: str, messages: Sequence[Message]) -> dict[int, Span]:
+        """Return where each turn of the assistant stands in the text of a chat, by its number in the chat."""
+        speaking = [number for number, each in enumerate(messages) if each.role == ASSISTANT]
+        begin, prompt, ends = self._turn_marks
+        # What is spelt out inside a message stands behind a mark.
+        begins = [*re.finditer(f"(?<!{_OPEN}){re.escape(begin)}", text)] if begin else []
+        closing = re.compile(f"(?<!{_OPEN})(?:{'|'.join(map(re.escape, ends)) or '(?!)'})")
+        found: dict[int, Span] = {}
+        for number, match in zip(speaking, begins, strict=False):
+            start = match.start() + len(prompt if text.startswith(prompt, match.start()) else begin)
+            if (end := closing.search(text, start)) is not None:
+                found[number] = start, end.end()
+        if len(begins) != len(speaking) or len(found) != len(speaking):
             raise DataError(
                 "The tokenizer's chat template writes earlier turns differently when later ones follow, so what "
                 "the assistant says cannot be told apart. Use a template with `{% generation %}`, or chats of one "
                 "question and one answer."
             )
-        return len(before), len(after)
+        return found
+
+    @functools.cached_property
+    def _turn_marks(self) -> TurnMarks:
+        """What the template writes around turns; with no beginning or no end where these are no special tokens."""
+        question, answer = Message("user", _QUESTION), Message(ASSISTANT, _ANSWER)
+        asked = self._rendered([question], (), add_generation_prompt=True)[0].partition(_QUESTION)[2]
+        last, earlier = (
+            self._rendered(chat, ())[0].partition(_QUESTION)[2].partition(_ANSWER)
+            for chat in ([question, answer], [question, answer, question])
+        )
+        begin = _common_beginning(asked, last[0], earlier[0])
+        place = max((match.start() for match in self._special.finditer(begin)), default=len(begin))
+        follows = earlier[2].partition(_QUESTION)[0]
+        closing = self._special.search(follows)
+        ends = [
+            last[2] if follows.startswith(last[2]) else "" if closing is None else follows[: closing.end()],
+            last[2],
+        ]
+        ends = sorted({end for end in ends if self._special.search(end)}, key=len, reverse=True)
+        return TurnMarks(begin[place:], asked[place:], tuple(ends))
+
+    @functools.cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template reads contents only as lists of parts, as those of vision-language models."""
+        chat = [Message("user", _QUESTION), Message(ASSISTANT, _ANSWER)]
+        for parts in (False, True):
+            try:
+                if _ANSWER in self._render(chat, (), parts=parts)[0]:
+                    return parts
+            except DataError:
+                continue
+        return False
+
+    def _check_said(self, text: str, spans: Sequence[Span], messages: Sequence[Message]) -> None:
+        """Refuse a template that leaves out what the assistant says: the last line of each learnt turn is missing."""
+        said = "".join(text[start:end] for start, end in spans)
+        for message in messages[1:]:
+            last = self._marked(message.content).strip().rpartition("\n")[2].strip()
+            if message.learnt and last not in said:
+                raise DataError(
+                    f"The tokenizer's chat template leaves out what the assistant says ('{message.content:.40}'). Use "
+                    "another tokenizer (`model.tokenizer`)."
+                )
 
     def _marked_in(self, messages: Sequence[Message], tools: Tools) -> int:
         """Return how many spans of the assistant a template marks in the beginning of a chat."""
@@ -201,12 +278,19 @@ class ChatFormat:
         self, messages: Sequence[Message], tools: Tools, *, add_generation_prompt: bool = False
     ) -> tuple[str, list[Span]]:
         """Return a chat's text, with marks around spelt-out special tokens, and the spans that the template marks."""
+        return self._render(messages, tools, add_generation_prompt=add_generation_prompt, parts=self._takes_parts)
+
+    def _render(
+        self, messages: Sequence[Message], tools: Tools, *, add_generation_prompt: bool = False, parts: bool
+    ) -> tuple[str, list[Span]]:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         render: Any = render_jinja_template
         template = self._template(tools)
         marks = self._marks(template) and not add_generation_prompt
         forms = [self._marked([message.as_dict() for message in messages])]
+        if parts:
+            forms = [[_content_as_parts(message) for message in forms[0]]]
         if calls := any(message.calls for message in messages):
             forms.append([_arguments_as_text(message) for message in forms[0]])  # what a few templates read
         errors = []
@@ -273,6 +357,17 @@ class ChatFormat:
                 "Remove it from the messages."
             )
         return ids, [(start - moved, end - moved) for start, end in found["offset_mapping"][len(line) :]]
+
+
+def _common_beginning(*texts: str) -> str:
+    """Return the text with which all texts begin."""
+    alike = itertools.takewhile(lambda each: len({*each}) == 1, zip(*texts, strict=False))
+    return "".join(each[0] for each in alike)
+
+
+def _content_as_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is a list of one part."""
+    return {**message, "content": [{"type": "text", "text": message.get("content", "")}]}
 
 
 def _arguments_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
