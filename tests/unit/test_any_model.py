@@ -227,6 +227,20 @@ def test_a_head_that_is_not_understood_is_refused():
         make_objective("causal", model, tiny.tokenizer(), isolate=False)
 
 
+OTHER_HEADS = {"esm": {"position_embedding_type": "absolute"}, "mobilebert": {"embedding_size": 32}}
+
+
+@pytest.mark.parametrize("model_type", OTHER_HEADS)
+def test_types_with_other_heads_are_refused_for_that(model_type):
+    options = {**TYPES["bert"], **OTHER_HEADS[model_type], "vocab_size": tiny.VOCABULARY, "pad_token_id": 1}
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    with pytest.raises(ModelError, match="makes its logits in another way"):
+        make_objective("masked", model, tiny.tokenizer(), isolate=False)
+
+
 @pytest.mark.parametrize(("model_type", "options"), [("mixtral", {}), ("mamba", {}), ("olmo2", {})])
 def test_a_method_that_needs_units_is_refused_for_that(model_type, options):
     model = support_page.model(model_type)
