@@ -18,7 +18,9 @@ def command(
     before: Annotated[
         str, typer.Argument(metavar="BEFORE", help="The earlier model: a folder or hub id, also LABEL=PATH.")
     ],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="The later model, likewise.")],
+    after: Annotated[
+        str, typer.Argument(metavar="AFTER", help="The later model: a folder or hub id, also LABEL=PATH.")
+    ],
     text: Annotated[
         list[str] | None,
         typer.Option("--text", metavar="[NAME=]PATH", help="A text: a file, folder, glob or hub id. Repeat for more."),
@@ -33,7 +35,9 @@ def command(
     ] = None,
     on: Annotated[
         Path | None,
-        typer.Option("--on", metavar="RECIPE", help="Also use a recipe's held-out text, general text and end tasks."),
+        typer.Option(
+            "--on", metavar="RUN", help="Also use the held-out text, general text and end tasks of a run or recipe."
+        ),
     ] = None,
     blocks: Annotated[int, typer.Option(min=1, help="Approximate number of rows to read of each text.")] = 64,
     block_size: Annotated[

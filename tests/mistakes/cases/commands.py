@@ -21,7 +21,7 @@ CASES = [
     Case(
         "names one of two models", command=("diff", BASE), says=("'AFTER': The later", "`everlearn diff BEFORE AFTER`")
     ),
-    of_diff("compares on nothing", BASE, BASE, says=("nothing to compare on", "--text PATH")),
+    of_diff("compares on nothing", BASE, BASE, says=("nothing to compare on", "--text PATH", "--on RUN")),
     of_diff("compares on a text that is not there", BASE, BASE, "--text", "aa.jsonl", says=("aa.jsonl", "a.jsonl")),
     of_diff("calls two texts alike", BASE, BASE, *TEXT, "--text", "a=b.jsonl", says=("called 'a'", "NAME=PATH")),
     of_diff(

@@ -119,7 +119,10 @@ def diff(
         more, own = of_recipe(on, notes)
         sources, configs = {**more, **sources}, [*own, *configs]
     if not sources and not configs:
-        raise RecipeError("There is nothing to compare on: name a text (`--text PATH`) or an end task (`--task FILE`).")
+        raise RecipeError(
+            "There is nothing to compare on: name a text (`--text PATH`), an end task (`--task FILE`), or a run or "
+            "recipe that has them (`--on RUN`)."
+        )
     if len(names := [*sources, *(config.name for config in configs)]) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
         raise RecipeError(f"Two texts or tasks would be called '{twice}'. Write `NAME=PATH` for one of them.")
