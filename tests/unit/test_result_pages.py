@@ -205,6 +205,16 @@ def test_every_mutant_of_the_record_is_counted_and_every_survivor_named() -> Non
         assert f"`{name.removeprefix('everlearn.')}`" in page, "every survivor is named, with the reason"
 
 
+def test_what_rounding_a_stage_costs_is_as_measured() -> None:
+    found = json.loads((ROOT / "docs/results/stage-dtype.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    kept, rounded = (found["bits_per_byte"][name] for name in ("float32", "bfloat16"))
+    assert f"{100 * found['returned_to_the_base']:.0f} % of the weights that had moved" in page
+    assert f"were {found['error_of_the_change']:.2f} of the complete change" in page
+    assert f"{rounded['german'] - kept['german']:.4f} bits" in page
+    assert abs(rounded["general"] - kept["general"]) < 5e-5
+
+
 def test_every_page_of_results_is_listed_in_a_table() -> None:
     text = (ROOT / "docs/results/README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs/results").glob("*.md"):
