@@ -49,6 +49,7 @@ TESTS: Mapping[str, str] = {
     "inc_lora": "test_peft_adapter.py",
     "corda": "test_method_residual.py",
     "lora_null": "test_method_residual.py",
+    "inf_lora": "test_method_inf_lora.py",
     "mocl": "test_method_modules.py",
     "k_adapter": "test_method_modules.py",
     "side_tuning": "test_method_side_tuning.py",
@@ -347,7 +348,6 @@ Related work that is not written yet, with what comes nearest:
 * Adaptive compositional modules (Zhang et al. 2022), which search for layers whose adapter is reused: `demix` begins
   a domain with the nearest earlier adapter.
 * The ten domains of Cossu et al. 2022, and their protocol: the suites `m2d2` and `six-domains`.
-* Successors of O-LoRA that project onto a null space: `clora` and `lora_null`, which the suite `glue` runs.
 * Forget-Me-Not on reading comprehension, as in its paper: its row is of classifications."""
 IN_WEIGHTS = {"distance", "layers", "line", "movement"}
 MERGES = {"mean": ["frontier-causal.md", "frontier-masked.md"]}

@@ -13,6 +13,7 @@ from everlearn.methods.adapters.adapter import Adapter as Adapter
 from everlearn.methods.adapters.clora import CLoRA as CLoRA
 from everlearn.methods.adapters.corda import CorDA as CorDA
 from everlearn.methods.adapters.inc_lora import IncLoRA as IncLoRA
+from everlearn.methods.adapters.inf_lora import InfLoRA as InfLoRA
 from everlearn.methods.adapters.lora import LoRA as LoRA
 from everlearn.methods.adapters.lora_null import LoRANull as LoRANull
 from everlearn.methods.adapters.moe_lora import MoELoRA as MoELoRA

@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "forget_me_not": {"samples": 4},
     "inc_lora": {"lora_dropout": 0.0},
     "k_adapter": {"adapter_dropout": 0.0},
+    "inf_lora": {"samples": 4},
     "lora": {"lora_dropout": 0.0},
     "lora_null": {"samples": 4},
     "mas": {"protect_base": True, "samples": 4},

@@ -18,6 +18,7 @@ import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.adapters.layer_inputs import read_rows
 from everlearn.methods.adapters.low_rank import matrix_of
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.engine.protection import Protection, check_methods
@@ -92,7 +93,7 @@ def test_corda_takes_components_of_the_weights_by_what_is_read(architecture: str
     )
     theirs = copy.deepcopy(stage.model)
     twin = stage_of(architecture, model=theirs)
-    preprocess_corda(theirs, config, run_model=lambda: make("corda")._read(twin, source))
+    preprocess_corda(theirs, config, run_model=lambda: read_rows(twin, 6, source))
     peft = get_peft_model(theirs, config)
     found = taken_over(method, stage)
     assert not any("eigens" in vars(module) for module in stage.model.modules()), "nothing of PEFT's is left behind"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from everlearn.errors import MethodError
+from everlearn.methods.adapters.layer_inputs import read_rows
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import Stage, register
 from everlearn.model.training_mode import evaluating
@@ -60,7 +61,7 @@ class CorDA(Residual):
         lora = self._lora(model, init_lora_weights="corda", corda_config=corda)
         try:
             with evaluating(model):
-                preprocess_corda(model, lora, run_model=lambda: self._read(stage, source))
+                preprocess_corda(model, lora, run_model=lambda: read_rows(stage, self.config.samples, source))
         except (ValueError, torch.linalg.LinAlgError) as error:
             raise MethodError(
                 f"Method '{self.label}' cannot decompose the weights by the inputs of the layers: {error} Give it "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from everlearn.methods.adapters.layer_inputs import second_moments
 from everlearn.methods.adapters.low_rank import matrix_of
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import Stage, Variant, register
@@ -51,32 +52,13 @@ class LoRANull(Residual):
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
         parts = {}
-        for path, moment in self._moments(stage).items():
+        layers = {path: stage.model.get_submodule(path) for path in self._targets(stage.model)}
+        for path, moment in second_moments(stage, layers, self.config.samples, stage.general).items():
             null = torch.linalg.eigh(moment).eigenvectors[:, : self.config.r]
-            u, sizes, vt = torch.linalg.svd(
-                matrix_of(stage.model.get_submodule(path)).double() @ null, full_matrices=False
-            )
+            u, sizes, vt = torch.linalg.svd(matrix_of(layers[path]).double() @ null, full_matrices=False)
             root = (sizes / self._scale).sqrt()
             parts[path] = (root[:, None] * (vt @ null.T), u * root)
         return parts
-
-    def _moments(self, stage: Stage) -> dict[str, Tensor]:
-        """Return X Xᵀ of each layer, [d_in, d_in]; in float64, since its smallest eigenvalues are needed."""
-        moments: dict[str, Tensor] = {}
-        handles = []
-        for path in self._targets(stage.model):
-
-            def add(layer: nn.Module, inputs: tuple[Any, ...], path: str = path) -> None:
-                x = inputs[0].detach().flatten(0, -2).double()
-                moments[path] = moments.get(path, 0) + x.T @ x
-
-            handles.append(stage.model.get_submodule(path).register_forward_pre_hook(add))
-        try:
-            self._read(stage, stage.general)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return moments
 
     def attach(self, stage: Stage) -> None:
         super().attach(stage)

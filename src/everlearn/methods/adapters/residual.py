@@ -10,17 +10,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
-from everlearn.methods.base import Batch, Cost, Setting, Stage
+from everlearn.methods.base import Cost, Setting, Stage
 from everlearn.methods.state import Tensors
-from everlearn.model.content import CONTENT
 from everlearn.model.lora_targets import Targets
-from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
-from everlearn.model.training_mode import evaluating
 
 DECOMPOSING = 24
 """Bytes per pair of inputs of the layer being decomposed: six matrices in float32, or three in float64."""
@@ -124,12 +120,6 @@ class Residual(IncLoRA):
         """Return A₀ [r, d_in] and B₀ [d_out, r] of each layer."""
         raise NotImplementedError
 
-    def _read(self, stage: Stage, source: BlockSource | None) -> None:
-        """Run rows through the model for hooks that observe it, one at a time as PEFT's hooks require."""
-        with evaluating(stage.model), torch.no_grad():
-            for row in replace(stage, batch_size=1).batches(self.config.samples, source):
-                stage.objective.forward(stage.model, _unpadded(row))
-
     def attach(self, stage: Stage) -> None:
         """Replace W by W − s B₀ A₀, and add the adapter that compensates it."""
         super().attach(stage)
@@ -151,16 +141,3 @@ class Residual(IncLoRA):
             changed[name] = torch.cat(side, dim=0 if name.endswith(A) else 1)
         self._start = {}
         super()._keep(domain, changed)
-
-
-def _unpadded(row: Batch) -> Batch:
-    """Remove the padding of a row, which must not be read as text."""
-    if CONTENT in row:
-        width = int(row[CONTENT][0].nonzero()[-1]) + 1
-        masks = {name: value[..., :width, :width] for name, value in row.items() if value.dim() == 4}
-        return {n: v if n in ("labels", "positions") else v[:, :width] for n, v in row.items()} | masks
-    if "decoder_input_ids" not in row:
-        return row
-    prompt, answer = int(row["attention_mask"].sum()), int((row["labels"] != IGNORE).sum())
-    lengths = {"input_ids": prompt, "attention_mask": prompt}
-    return {name: value[:, : lengths.get(name, answer)] for name, value in row.items()}
