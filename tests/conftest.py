@@ -17,6 +17,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; two threads that wait for each other take 20 times as long
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if os.access(MEMORY := "/dev/shm", os.W_OK):  # pytest's folders are there: a tiny run writes some 300 files
+    there = os.statvfs(MEMORY)
+    if there.f_bavail * there.f_frsize > 4e9 and not there.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 import pytest
 from transformers.trainer_utils import enable_full_determinism

@@ -1,14 +1,12 @@
-"""Train the domains of a recipe and write what each process holds in a step; torchrun starts it with recipes and a
-folder."""
+"""Train the domains of a recipe and write what each process holds in a step."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
+from run_recipes import allow_fsdp_on_cpu
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -69,11 +67,8 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
     return found
 
 
-if __name__ == "__main__":
-    from run_recipes import allow_fsdp_on_cpu
-
-    torch.set_num_threads(1)
+def measure_all(rank: int, folder: Path) -> None:
+    """Measure every recipe in a folder; Accelerate remembers FSDP in the environment, so those come last."""
     allow_fsdp_on_cpu()
-    *paths, to = sys.argv[1:]
-    for path in paths:
-        measure(load(path), Path(to))
+    for path in sorted(folder.glob("*.yaml"), key=lambda path: "fsdp" in path.name):
+        measure(load(path), folder)

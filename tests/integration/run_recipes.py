@@ -24,8 +24,9 @@ from quick_loading import without_first_weights
 
 STOP_AT = (2, 2)
 """Stage and step; the last checkpoint is at step 1."""
-CHECKED = ("fsdp sequential", "fsdp carried", "fsdp ended")
-"""Sharded runs with the checks before a run."""
+WHOLE = ("sequential", "carried", "ended")
+"""Runs with everything. Others have no scores: the first process alone makes them, of complete models, as where it is
+alone. Of the others, those with shards have no checks before a run, which ask for the method."""
 
 
 class Killed(Exception):
@@ -47,13 +48,15 @@ def main(paths: list[str]) -> None:
         recipe = load(path)
         kind = recipe.run.name.split()[0]
         learner = ContinualLearner(recipe)
-        # "created" is killed before any held-out text was drawn. Of sharded runs few make the checks before a run: they
-        # ask for the method, and DDP's runs make all of them.
-        if kind == "created" or (kind == "fsdp" and recipe.run.name not in CHECKED):
-            if learner.processes.is_main_process:
-                learner.folder.create(recipe)
-            learner.processes.wait_for_everyone()
+        if kind == "created":  # killed before any held-out text was drawn
+            create(learner)
             learner.resume()
+            continue
+        if kind not in stop and recipe.run.name.removeprefix(kind).strip() not in WHOLE:
+            if kind == "ddp":
+                learner.check()
+                learner.processes.wait_for_everyone()
+            only_train(learner)
             continue
         if kind not in stop:
             learner.run()
@@ -67,6 +70,22 @@ def main(paths: list[str]) -> None:
         step = int(kind == "signalled") + 1
         assert (learner.folder.training(2, recipe.domains[1].name) / f"checkpoint-{step}").is_dir()
         learner.resume()
+
+
+def create(learner: ContinualLearner) -> None:
+    """Make the folder of a run."""
+    if learner.processes.is_main_process:
+        learner.folder.create(learner.recipe)
+    learner.processes.wait_for_everyone()
+
+
+def only_train(learner: ContinualLearner) -> None:
+    """Train all domains of a run and write its results, without checks and scores."""
+    create(learner)
+    for index, domain in enumerate(learner.recipe.domains, 1):
+        while not learner.folder.finished(index, domain.name):
+            learner.train_stage(index, domain, learner.methods_after(index - 1))
+    learner._finish()
 
 
 def kill(self: trainer.StageTrainer) -> None:

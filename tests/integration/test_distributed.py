@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_recipes import only_train
 from small_runs import leftovers, recipe, tensors
 
 import tiny
@@ -204,7 +205,7 @@ def reference(folder: Path, case: str) -> Path:
     first = next(name for name in CASES if same(name))
     of = made(folder, first, ONE, "one")
     if not of.folder().exists():
-        ContinualLearner(of).run()
+        only_train(ContinualLearner(of))
     return of.folder()
 
 

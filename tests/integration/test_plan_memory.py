@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from measured_memory import measure
+from measured_memory import measure, measure_all
 from small_runs import recipe
 from transformers import LlamaConfig
 
@@ -24,6 +21,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.errors import ModelError, RecipeError
 from everlearn.model.loading import empty_model
 from everlearn.model.objectives import make_objective
+from two_processes import in_two_processes
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -259,23 +257,7 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
     }
     for name, of in cases.items():
         (tmp_path / f"{name}.yaml").write_text(of.to_yaml(), encoding="utf-8")
-    here = Path(__file__).parent
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    paths = [str(here.parent), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        [
-            *command,
-            str(here / "measured_memory.py"),
-            *(str(tmp_path / f"{name}.yaml") for name in cases),
-            str(tmp_path),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    in_two_processes(measure_all, tmp_path)
     for name, of in cases.items():
         expected = planned(of, devices=2)
         ranks = [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]

@@ -8,6 +8,7 @@ import report_fixture
 from report_fixture import DOMAINS, results
 
 from everlearn.comparison.recipe_differences import Differences
+from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.report import compare, page, verdict
 from everlearn.report.tables import headline_table
 from everlearn.report.tables import json as as_json
@@ -19,6 +20,14 @@ def test_the_tolerance_is_the_recipes_or_the_commands(tmp_path):
     assert compare(runs).tolerance == 0.3
     assert compare(runs, tolerate=0.1).tolerance == 0.1
     assert not compare(runs).unlike, "how a run is judged is no difference of the run"
+
+
+def test_a_damaged_recipe_does_not_end_the_report(tmp_path):
+    """libyaml's reader would end the process at so many brackets; and it takes 3e-1 for text."""
+    deep, other = folders(tmp_path, {}, {"tolerate: 1.0": "tolerate: 3e-1"})
+    (deep / "recipe.yaml").write_text("[" * 100_000)
+    assert compare([deep, other]).tolerance == min(TOLERATED_DRIFT, 0.3)
+    assert compare([other]).tolerance == 0.3
 
 
 def folders(tmp_path, *changes, **others):

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-import yaml
-
 from everlearn import wording
 from everlearn.comparison.runs import Run
 from everlearn.config.overrides import train_of
 from everlearn.config.public_paths import still_different
+from everlearn.config.reading import read_saved
 from everlearn.evaluation.estimate import number
 
 Values = dict[str, tuple[str, ...]]
@@ -326,10 +325,7 @@ def _default(argument: str) -> str | None:
 
 @lru_cache(maxsize=512)
 def _effective(recipe: str) -> Effective:
-    try:
-        raw = yaml.load(recipe, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:  # without its recipe a run can still be reported
-        raw = None
+    raw = read_saved(recipe)
     raw = dict(raw) if isinstance(raw, Mapping) else {}
     train = raw.pop("train", None)
     train = dict(train) if isinstance(train, Mapping) else {}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-import yaml
-
 from everlearn.comparison.runs import Run
+from everlearn.config.reading import read_saved
 from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
 
@@ -30,10 +29,7 @@ def tolerance_of(runs: Iterable[Run]) -> float:
 
 
 def _own(run: Run) -> float:
-    try:
-        raw = yaml.load(run.recipe or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:  # without its recipe a run can still be reported
-        raw = None
+    raw = read_saved(run.recipe or "")
     group = raw.get("report") if isinstance(raw, dict) else None
     value = number(group.get("tolerate")) if isinstance(group, dict) else None
     return TOLERATED_DRIFT if value is None else value

@@ -183,13 +183,18 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
         raise RecipeError(f"`{group}.{name}` is '{value}', and there is no such file. Write the mapping itself.")
     if set(typing.get_args(kind) or (kind,)) <= {bool, int, float, str, type(None)}:
         try:
-            TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
+            _checker(kind).validate_python(value)
         except ValidationError as error:
             raise RecipeError(f"`{group}.{name}`: {error.errors()[0]['msg']} (got {value!r}).") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
         _check_range(name, value, f"`{group}.{name}`")
     if why := _NOT_HERE.get((name, str(value))):
         raise RecipeError(f"`{group}.{name}: {value}` cannot be used: {why}.")
+
+
+@functools.cache
+def _checker(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
 def _words(name: str, kind: Any) -> set[str]:

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-import yaml
-
-from everlearn.config.reading import written
+from everlearn.config.reading import read_saved, written
 
 _ROOT = r"(?:file://)?(?:~[\w-]*(?=[/\\])|[A-Za-z]:(?=[/\\]))?"
 _WHOLE = re.compile(rf"{_ROOT}[/\\].*")
@@ -51,7 +49,7 @@ def without_folders(value: Any, known: Iterable[str] = (), parts: int = 1) -> An
 
 def recipe_without_folders(text: str) -> str:
     """Return the YAML of a recipe without the folders of its files; unchanged if it names none."""
-    raw = _parsed(text)
+    raw = read_saved(text)
     if raw is None:
         return str(without_folders(text))
     shown = without_folders(raw)
@@ -60,7 +58,7 @@ def recipe_without_folders(text: str) -> str:
 
 def paths_of(recipe: str | None) -> list[str]:
     """Return every absolute path that a recipe names."""
-    return [text for text in _strings(_parsed(recipe or "")) if _WHOLE.fullmatch(text)]
+    return [text for text in _strings(read_saved(recipe or "")) if _WHOLE.fullmatch(text)]
 
 
 def local_model(model: str) -> str:
@@ -81,13 +79,6 @@ def still_different(values: tuple[str, ...]) -> tuple[str, ...]:
 def _last(path: str, parts: int) -> str:
     names = [name for name in re.split(r"[/\\]", path.removeprefix("file://").strip()) if name]
     return "/".join(names[-parts:])
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
-        return None
 
 
 def _strings(value: Any) -> Iterable[str]:

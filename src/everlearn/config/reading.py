@@ -111,6 +111,14 @@ def read_value(text: str, key: str) -> Any:
         raise RecipeError(f"The value of `{key}` is not valid YAML: {error} (got '{text[:80]}').") from None
 
 
+def read_saved(text: str) -> Any:
+    """Return the content of the recipe in a run folder, for a report; None if it is damaged: reports do without."""
+    try:
+        return _parse(text)
+    except _Mistake:
+        return None
+
+
 def written(value: Any) -> str:
     """Return a value as YAML that :func:`read_yaml` reads back as the same value."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
