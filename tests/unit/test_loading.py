@@ -209,3 +209,27 @@ def test_a_wrong_option_that_python_cannot_print_is_a_sentence() -> None:
         build({"name": "ewc", "strength": -HUGE})
     with pytest.raises(MethodError, match="more than 4,300 digits"):
         build({"name": "ewc", "anchor": HUGE})
+
+
+def test_weights_in_fp8_are_unpacked(tmp_path: Path) -> None:
+    """Each value of a matrix times its scale, in float32, and what is saved has none of it."""
+    plain: Any = tiny.model("llama")
+    plain.save_pretrained(tmp_path / "fp8")
+    packed: dict[str, torch.Tensor] = {}
+    for name, value in load_file(tmp_path / "fp8" / "model.safetensors").items():
+        scale = value.abs().max().reshape(1, 1) / torch.finfo(torch.float8_e4m3fn).max
+        in_fp8 = "proj" in name
+        packed |= {name: (value / scale).to(torch.float8_e4m3fn) if in_fp8 else value}
+        packed |= {f"{name}_scale_inv": scale} if in_fp8 else {}
+    save_file(packed, tmp_path / "fp8" / "model.safetensors", {"format": "pt"})
+    config = tmp_path / "fp8" / "config.json"
+    options = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": options}))
+
+    loaded: Any = load_model(Model(path=str(tmp_path / "fp8")))
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    for name, value in loaded.named_parameters():
+        scale = packed.get(f"{name}_scale_inv", torch.ones(1))
+        torch.testing.assert_close(value.detach(), packed[name].float() * scale, rtol=1e-6, atol=1e-8)
+    loaded.save_pretrained(tmp_path / "saved")
+    assert "quantization_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())

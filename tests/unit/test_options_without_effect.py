@@ -36,7 +36,6 @@ PLAIN = [
     ({"name": "das", "general": "corpus_loss", "samples": 4}, "proxy_softmax", "sequence"),
     ({"name": "das", "accumulate": False, "samples": 4}, "domain_input", "plain"),
     ({"name": "das", "scores": "random"}, "reduce", "signed_sum"),
-    ({"name": "das", "scores": "random"}, "samples", 4),
     ({"name": "ensemble", "combine": "mean"}, "temperature", 5.0),
     ({"name": "ewc", "anchor": "base", "samples": 4}, "decay", 0.5),
     ({"name": "l2"}, "normalise", "max"),
@@ -46,12 +45,8 @@ PLAIN = [
     ({"name": "ulmfit", "divisors": [2.0, 1.0]}, "decay", 1.5),
     ({"name": "ulmfit", "ratio": None}, "cut", 0.5),
     ({"name": "ulmfit", "ratio": None}, "phase_cut", 0.5),
-    ({"name": "side_tuning", "layers": 1}, "samples", 4),
     ({"name": "side_tuning", "layers": 1, "initialise": "random"}, "distil_rate", 1.0),
     ({"name": "side_tuning", "layers": 1, "merge": "mean"}, "start", 1.0),
-    ({"name": "dap_adapter"}, "samples", 4),
-    ({"name": "sapt_lora", "samples": 4}, "top_k", 3),
-    ({"name": "sapt_lora", "samples": 4}, "pseudo_tokens", 3),
 ]
 """Options → one that has no effect beside them, and another value of it."""
 

@@ -207,7 +207,7 @@ def test_two_trainings_do_not_write_one_memory(tmp_path: Path) -> None:
         for name in "abc"
     )
     end = second.protected.end
-    second.protected.end = lambda: (end(), first.train())  # both are at work at once
+    second.protected.end = lambda *blueprint: (end(*blueprint), first.train())  # both are at work at once
     for late in (second, third):
         with pytest.raises(EverlearnError, match=r"holds stage-01-a and held nothing.*another training"):
             late.train()

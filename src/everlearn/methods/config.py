@@ -19,7 +19,8 @@ class MethodConfig(Options):
     def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
         """Yield options that change nothing beside the values of others, with the reason; a user may not set them.
 
-        A number of 0 is no such value: a sweep may include it, with the options of what it switches off.
+        A number of 0 is no such value: a sweep may include it, with the options of what it switches off. `samples` is
+        no such option: many methods have it, and a user may set it for all of them.
         """
         yield from ()
 

@@ -29,6 +29,7 @@ from everlearn.model.architectures import architectures
 from everlearn.model.options import Model
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import base_of, with_adapter
+from everlearn.model.quantising import unpacking
 from everlearn.model.structure import architecture_of, language_model_class, sees
 from everlearn.seeding import seeded
 from everlearn.wording import count
@@ -244,14 +245,9 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
 
 
 def _trainable_config(recipe: Model) -> Any:
-    """Return the configuration of a recipe's model; refuse a checkpoint whose weights were saved in few bits."""
+    """Return the configuration of a recipe's model; refuse a checkpoint in few bits that cannot be unpacked."""
     config = load_config(recipe)
-    if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(
-            f"'{recipe.path}' (`model.path`) was saved in few bits (`quantization_config` of its configuration), and "
-            "such weights cannot be trained. Name the checkpoint that it was made from; with "
-            "`model.quantization_config` an adapter is trained beside its weights in few bits."
-        )
+    unpacking(config, str(recipe.path))
     return config
 
 
@@ -336,6 +332,7 @@ def load_weights(
             revision=revision,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            **unpacking(config, path),
         )
     if missing := sorted(info["missing_keys"]):
         some = f"{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.auto import AutoQuantizationConfig
 
 from everlearn.errors import ModelError, did_you_mean, first_line
 
@@ -41,6 +42,33 @@ def check_options(options: Mapping[str, Any]) -> BitsAndBytesConfig:
     if not (config.load_in_4bit or config.load_in_8bit):
         raise ValueError("say into how many bits: `load_in_4bit: true` or `load_in_8bit: true`")
     return config
+
+
+def unpacking(config: Any, path: str) -> dict[str, Any]:
+    """Return the options of ``from_pretrained`` that unpack weights saved in few bits (FP8, MXFP4); {} for others.
+
+    Args:
+        config: configuration of the checkpoint.
+        path: of the checkpoint, for the message.
+
+    Raises:
+        ModelError: transformers cannot unpack weights of this format, so they cannot be trained.
+    """
+    packed = getattr(config, "quantization_config", None)
+    if packed is None:
+        return {}
+    try:
+        own: Any = AutoQuantizationConfig.from_dict(dict(packed if isinstance(packed, Mapping) else packed.to_dict()))
+    except (ValueError, TypeError, ImportError):  # of a format that this version of transformers does not know
+        own = None
+    if not hasattr(own, "dequantize"):
+        raise ModelError(
+            f"'{path}' (`model.path`) was saved in few bits (`quantization_config` of its configuration), and such "
+            "weights cannot be trained. Name the checkpoint that it was made from; with `model.quantization_config` "
+            "an adapter is trained beside its weights in few bits."
+        )
+    own.dequantize = True
+    return {"quantization_config": own}
 
 
 def check_installed() -> None:

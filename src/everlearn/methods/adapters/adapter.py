@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -118,10 +118,6 @@ class Adapter(Method):
         freeze_base_at_end_task: bool = False
         """Fine-tune only the adapters and the classification head, as in the released code; the paper fine-tunes the
         model too."""
-
-        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-            if self.initialise == "fresh" and self.choose == "domain":
-                yield ("samples",), "with `initialise: fresh` and `choose: domain`"
 
         @model_validator(mode="after")
         def _there_is_a_choice(self) -> Self:

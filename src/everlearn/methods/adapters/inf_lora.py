@@ -98,17 +98,17 @@ class InfLoRA(IncLoRA):
     def begin_domain(self, stage: Stage) -> None:
         """Choose A_t with the model as it is; a resumed stage has it in its memory."""
         super().begin_domain(stage)
-        if self._rows:
-            return
-        layers = {path: stage.model.get_submodule(path) for path in self._targets(stage.model)}
-        moments = second_moments(stage, layers, self.config.samples, stage.source)
-        spaces, widths = ({path: len(each) for path, each in some.items()} for some in (self._space, moments))
-        if spaces not in ({}, widths):
+        paths, shapes = self._targets(stage.model), self._shapes(stage.model)
+        widths = {path: inputs for path, (inputs, _) in zip(paths, shapes, strict=True)}
+        if self._space and {path: len(space) for path, space in self._space.items()} != widths:
             raise MethodError(
                 f"Method '{self.label}' remembers inputs of other layers than this model has adapters on (`/space/` in "
                 "its memory). A memory belongs to one model and to one `target_modules`."
             )
-        for path, moment in moments.items():
+        if self._rows:
+            return
+        layers = {path: stage.model.get_submodule(path) for path in paths}
+        for path, moment in second_moments(stage, layers, self.config.samples, stage.source).items():
             directions, _ = self._unused(path, moment)
             rows = directions[:, : self.config.r].T
             if len(rows) < self.config.r:

@@ -7,7 +7,7 @@ pseudo-samples of those domains prevents this.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -148,10 +148,6 @@ class SAPTLoRA(Method):
         authors use 3e-4."""
         freeze_base_at_end_task: bool = False
         """Fine-tune only the classification head: blocks, attention and model are frozen."""
-
-        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
-            if self.pseudo == "stored":
-                yield ("pseudo_tokens", "top_k"), "with `pseudo: stored`"
 
     config: Config
     _learnt = ByDomain()

@@ -94,7 +94,7 @@ class SideTuning(Method):
 
         def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
             if self.initialise != "distilled":
-                yield ("samples", "distil_rate"), f"with `initialise: {self.initialise}`"
+                yield ("distil_rate",), f"with `initialise: {self.initialise}`"
             if self.merge != "blend":
                 yield ("start",), f"with `merge: {self.merge}`"
 

@@ -85,7 +85,7 @@ class DASConfig(MethodConfig):
 
     def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
         if self.scores == "random":
-            yield ("samples", "reduce", *PROXY, *OF_DOMAINS), "with `scores: random`, which measures nothing"
+            yield ("reduce", *PROXY, *OF_DOMAINS), "with `scores: random`, which measures nothing"
         if self.general in ("none", "corpus_loss"):
             yield PROXY, f"with `general: {self.general}`"
         if not self.accumulate:
