@@ -1,9 +1,10 @@
-"""Σ_n |gₙ|ᵖ of a model that FSDP2 has divided over the processes; the sums are divided in the same way.
+"""Sum |gₙ|ᵖ over the samples of a model that FSDP2 has divided over the processes; the sums are divided likewise.
 
-Each process runs other samples forward and backward, one at a time. In a backward pass FSDP2 has the complete gradient
-of one layer after the other, and adds up those of all processes in the shards. Before that, every gradient is raised to
-its power here, so what is added up is |gₙ|ᵖ: after the last sample, the shards in ``.grad`` are the sums. No process
-holds complete gradients of more than a layer, and the work is shared out too.
+All processes are given the same samples, and each runs its share of them forward and backward, one at a time. In a
+backward pass FSDP2 has the complete gradient of one layer after the other, and adds up those of all processes in the
+shards. Before that, every gradient is raised to its power here, so what is added up is |gₙ|ᵖ: after the last sample,
+the shards in ``.grad`` are the sums. No process holds complete gradients of more than a layer, and the work is shared
+out too.
 """
 
 from __future__ import annotations

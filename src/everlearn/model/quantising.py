@@ -45,7 +45,7 @@ def check_options(options: Mapping[str, Any]) -> BitsAndBytesConfig:
 
 
 def unpacking(config: Any, path: str) -> dict[str, Any]:
-    """Return the options of ``from_pretrained`` that unpack weights saved in few bits (FP8, MXFP4); {} for others.
+    """Return the options of ``from_pretrained`` that unpack weights saved in few bits (FP8); {} for others.
 
     Args:
         config: configuration of the checkpoint.

@@ -64,8 +64,8 @@ class HeldOutSets:
     def prepare(self) -> None:
         """Read on every process the texts whose held-out blocks are not drawn yet, and replace damaged blocks.
 
-        Reading a text waits for all processes, and :meth:`score` draws in one process only, so the texts must be read
-        before.
+        Reading a text waits for all processes, and a missing sample is drawn where it is scored, in one process only.
+        So the texts must be read before.
 
         Raises:
             RunError: held-out blocks are damaged, and their text is gone or has changed.
