@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,22 +80,30 @@ def counts(runs: list[dict[str, Any]]) -> str:
 
 
 def soaked(runs: list[dict[str, Any]]) -> list[str]:
-    """The section on long streams, of the last record."""
+    """The section on long streams, of the records with as many domains as the last one."""
     last = runs[-1]
+    runs = [run for run in runs if run["stages"] == last["stages"]]
+    methods = {name: each for run in runs for name, each in run["methods"].items()}
     head = ("method", "bytes kept after 1 stage", "after all", "declared", "process grew by", "seconds early", "late")
     rows = [
         (f"`{name}`", *each["kept"], each["declared"][1], each["grown"], *(f"{s:.3f}" for s in each["seconds"]))
-        for name, each in last["methods"].items()
+        for name, each in sorted(methods.items())
     ]
-    slower = [f"`{name}`" for name, each in last["methods"].items() if each["seconds"][-1] > 2 * each["seconds"][0]]
-    left = ", ".join(f"`{name}`" for name in last["not reached"])
+    slower = [name for name, each in sorted(methods.items()) if each["seconds"][-1] > 2 * each["seconds"][0]]
+    refused = sorted({name for run in runs for name in run["refused by the tiny models"]})
     return [
-        SOAK.format(stages=last["stages"], methods=len(last["methods"])),
+        SOAK.format(stages=last["stages"], methods=len(methods)),
         table(head, rows),
-        failures([last])
-        + (f"\nLate domains take more than twice as long as early ones: {', '.join(slower)}.\n" if slower else "")
-        + (f"\nNot reached in the time: {left}.\n" if left else ""),
+        failures(runs)
+        + (f"\nLate domains take more than twice as long as early ones: {named(slower)}.\n" if slower else "")
+        + (f"\nRefused by the tiny models: {named(refused)}.\n" if refused else "")
+        + (f"\nNot reached in the time: {named(last['not reached'])}.\n" if last["not reached"] else ""),
     ]
+
+
+def named(names: Iterable[str]) -> str:
+    """Names as code, with commas."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def page() -> str:
@@ -105,7 +114,7 @@ def page() -> str:
     return "\n".join(
         [
             BEGINNING,
-            FAULTS.format(methods=len(methods), refused=", ".join(f"`{name}`" for name in refused) or "none"),
+            FAULTS.format(methods=len(methods), refused=named(refused) or "none"),
             counts(found["faults"]) + repeated(found["faults"]),
             FUZZ,
             counts(found["fuzz"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,10 +23,15 @@ def asked(what: str | None, count: int) -> argparse.Namespace:
     return parser.parse_args()
 
 
+EVERY = 60
+"""Seconds after which what was found is written again, so that a run that is killed loses no more."""
+
+
 class Record:
     """What is done and found.
 
     Attributes:
+        before: the records that the file has from earlier runs.
         cases: how many of each kind.
         failed: a line for each case that ended as it must not.
         more: other facts.
@@ -35,7 +39,9 @@ class Record:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.started = time.monotonic()
+        self.started = self.saved = time.monotonic()
+        written = options.output is not None and options.output.is_file()
+        self.before: list[dict[str, Any]] = files.read_json(options.output) if written else []
         self.cases: Counter[str] = Counter()
         self.failed: list[str] = []
         self.more: dict[str, Any] = {}
@@ -53,10 +59,12 @@ class Record:
         if wrong:
             self.failed.append(f"{kind} {number}: {wrong}")
             print(self.failed[-1], flush=True)
+        if time.monotonic() - self.saved > EVERY:
+            self.save()
 
-    def finish(self) -> int:
-        """Print and write everything; the exit code."""
-        found = {
+    def found(self) -> dict[str, Any]:
+        """Everything so far."""
+        return {
             "seed": self.options.seed,
             "cases": dict(sorted(self.cases.items())),
             "total": self.cases.total(),
@@ -65,13 +73,19 @@ class Record:
             "seconds": round(time.monotonic() - self.started),
             "environment": environment(),
         }
+
+    def save(self) -> None:
+        """Write everything so far after the records of earlier runs."""
+        if self.options.output is not None:
+            files.write_json(self.options.output, [*self.before, self.found()])
+        self.saved = time.monotonic()
+
+    def finish(self) -> int:
+        """Print and write everything; the exit code."""
+        found = self.found()
         for kind, count in found["cases"].items():
             print(f"{count:>8,}  {kind}")
-        print(
-            f"{found['total']:>8,}  in {found['seconds']} s from case {self.options.seed} on; {len(self.failed)} failed"
-        )
-        if self.options.output is not None:
-            before = files.read_json(self.options.output) if self.options.output.is_file() else []
-            files.write_json(self.options.output, [*before, found])
-        sys.stdout.flush()
+        text = f"in {found['seconds']} s from case {self.options.seed} on; {len(self.failed)} failed"
+        print(f"{found['total']:>8,}  {text}", flush=True)
+        self.save()
         return int(bool(self.failed))

@@ -2,16 +2,16 @@
 
     make soak COUNT=200 MINUTES=60
 
-COUNT is the number of stages of a method. What a stage keeps must be no more than `Method.cost` declares, the number of
-open files must stay, and beside what is declared to grow the process must not. The time of a stage is recorded and
-judged by nobody.
+COUNT is the number of stages of a method. Methods that OUTPUT has from an earlier run with as many stages are left out.
+
+What a stage keeps must be no more than `Method.cost` declares, the number of open files must stay, and beside what is
+declared to grow the process must not. The time of a stage is recorded and judged by nobody.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import resource
 import statistics
 import time
 from pathlib import Path
@@ -94,22 +94,28 @@ def main() -> int:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # the collections of each stage do not look at the libraries
-    found: dict[str, Any] = {}
     keeping = [name for name in sorted(REGISTRY) if build(name).needs.keeps != "nothing"]
-    for number, name in enumerate(keeping):
-        if time.monotonic() - record.started > 60 * options.minutes:
-            break
+    known = {name for run in record.before if run["stages"] == options.count for name in run["methods"]}
+    waiting = [name for name in keeping if name not in known]
+    found: dict[str, Any] = {}
+    refused: list[str] = []
+    record.more = {
+        "stages": options.count,
+        "methods": found,
+        "refused by the tiny models": refused,
+        "not reached": waiting,
+    }
+    while waiting and time.monotonic() - record.started < 60 * options.minutes:
+        name, wrong = waiting.pop(0), ""
         torch.manual_seed(options.seed)
         try:
             if (measured := stream(name, options.count)) is None:
+                refused.append(name)
                 continue
             found[name] = measured
         except Exception as error:
-            record.done("methods", number, f"{name}: {type(error).__name__}: {error}")
-        else:
-            record.done("methods", number)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    record.more = {"stages": options.count, "methods": found, "not reached": keeping[number + 1 :], "peak": peak}
+            wrong = f"{name}: {type(error).__name__}: {error}"
+        record.done("methods", keeping.index(name), wrong)
     return record.finish()
 
 
