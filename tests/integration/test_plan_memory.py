@@ -241,7 +241,7 @@ def test_amounts_of_memory(text: str, number: float) -> None:
     assert bytes_of(text) == int(number)
 
 
-@pytest.mark.parametrize("text", ["", "80", "GB", "-1GB", "80GBs", "0GB", "1e3GB"])
+@pytest.mark.parametrize("text", ["", "80", "GB", "-1GB", "80GBs", "0GB", "1e3GB", "101TB", "9" * 400 + "TB"])
 def test_other_amounts_are_refused(text: str) -> None:
     with pytest.raises(RecipeError, match=r"`--memory` is '.*', but must be the memory of one device, like 80GB"):
         bytes_of(text)

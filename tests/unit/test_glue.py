@@ -73,6 +73,10 @@ def test_published_files_are_read(task: str, published: Path) -> None:
 def test_mnli_has_two_test_parts(published: Path) -> None:
     sets = read_glue(config("mnli", published))
     assert sets.train.texts == ["It rained train."] * 3
+    assert sets.notes == [
+        f"End task 'mnli': 1 row of the part 'dev_{part}' without a label was left out."
+        for part in ("matched", "mismatched")
+    ]
     assert sets.test.texts == ["It rained matched."] * 3 + ["It rained mismatched."] * 3, "without an agreed label"
     assert (sets.test.labels.tolist(), sets.part.tolist()) == ([0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 1, 1])
     fewer = read_glue(config("mnli", published, max_test=1))

@@ -40,6 +40,8 @@ PLAIN = [
     ({"name": "ewc", "anchor": "base", "samples": 4}, "decay", 0.5),
     ({"name": "l2"}, "normalise", "max"),
     ({"name": "replay", "source": "general"}, "capacity", 3),
+    ({"name": "mocl", "module": "prefix"}, "r", 2),
+    ({"name": "mocl", "module": "lora"}, "n_tokens", 5),
     ({"name": "migu", "selector": "weight"}, "count_padding", False),
     ({"name": "migu", "selector": "random"}, "lora_b", "own"),
     ({"name": "ulmfit", "divisors": [2.0, 1.0]}, "decay", 1.5),

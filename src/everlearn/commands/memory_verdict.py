@@ -13,7 +13,9 @@ from everlearn.wording import count, size
 
 TRIED = "FSDP2, activation checkpointing, bf16 and a batch of one row"
 """The changes of a recipe that :func:`judge` tries."""
-_UNITS = {"": 1, "k": 1, "m": 2, "g": 3, "t": 4}
+_UNITS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_LARGEST = 1e14
+"""Number of bytes above which an amount is taken for a typing error."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ def bytes_of(text: str) -> int:
     Raises:
         RecipeError: it has another form.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", text.strip().lower())
-    amount = 0.0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2]]
-    if amount < 1:
-        raise RecipeError(f"`--memory` is '{text}', but must be the memory of one device, like 80GB or 79.6GiB.")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", text.strip().lower())
+    amount = 0.0 if match is None else float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]]
+    if not 1 <= amount <= _LARGEST:
+        raise RecipeError(
+            f"`--memory` is '{text}', but must be the memory of one device, like 80GB or 79.6GiB, at most 100TB."
+        )
     return int(amount)
 
 

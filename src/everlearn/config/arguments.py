@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import logging
 import math
 import typing
 from pathlib import Path
@@ -249,6 +250,17 @@ def _check_range(name: str, value: float, key: str) -> None:
         raise RecipeError(f"{key} {words} (got {str(value)[:40]}).{more}")
 
 
+_logged: set[str] = set()
+
+
+def _only_once(record: logging.LogRecord) -> bool:
+    """Drop a notice that was logged before: a plan or a run creates the same arguments several times."""
+    message = record.getMessage()
+    new = message not in _logged
+    _logged.add(message)
+    return new
+
+
 def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:
     """Create ``TrainingArguments`` from the ``train`` group of a recipe, whose names are used verbatim.
 
@@ -270,11 +282,15 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
         chosen.setdefault("dataloader_pin_memory", False)
     if steps > 0:
         chosen["max_steps"] = steps
+    notices = logging.getLogger(TrainingArguments.__module__)
+    notices.addFilter(_only_once)
     try:
         args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
     except Exception as error:  # any exception here is caused by these options
         first = first_line(error).rstrip(".")
         raise RecipeError(f"`train` is not accepted by TrainingArguments: {first}.") from None
+    finally:
+        notices.removeFilter(_only_once)
     if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
         raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
     if args.n_gpu > 1:

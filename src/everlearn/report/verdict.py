@@ -80,7 +80,7 @@ def _candidates(comparison: Comparison, gained: Measure) -> list[int]:
 
 
 def _rule(comparison: Comparison) -> list[str]:
-    """Return the rule and each run's position relative to the tolerance; empty if there is no stream to judge."""
+    """Return the rule, and of several runs how each stands to the tolerance; empty if there is no stream to judge."""
     if comparison.measure(comparison.lead, "gained") is None or not comparison.streams:
         return []
     bound = _bound(comparison)
@@ -91,6 +91,8 @@ def _rule(comparison: Comparison) -> list[str]:
     ]
     if not any(map(comparison.drifts, range(len(comparison.pools)))):
         return [*sentences, "General text was not measured, so it is unknown how much of it was forgotten."]
+    if len(comparison.pools) == 1 and comparison.lead == comparison.text_metric:
+        return sentences  # the drift of a single run was stated with what it learnt
     for place, words in {
         Side.WITHIN: "within the tolerance",
         Side.BEYOND: "beyond the tolerance",
@@ -181,10 +183,10 @@ def _take(comparison: Comparison, gained: Measure, chosen: int) -> list[str]:
     before, after = gained.ranking[:place], gained.ranking[place + 1 :]
     better = f"at the end of the stream it is {value} better at its domains than the base model"
     if before:
-        better += ", the most of all runs whose general text kept within the tolerance"
+        better += ", the largest gain of the runs whose general text is within the tolerance"
     elif after:
         clear = all(gained.judge(chosen, run) == 1 for run in after)
-        better += f", {'more than in any other run' if clear else 'the most of all runs'}"
+        better += f", {'clearly more than any other run' if clear else 'the largest gain of all runs'}"
     sentences = [f"Take {comparison.labels[chosen]}: {better}."]
     dear = [run for run in before if gained.estimates[run].sign == 1]
     for where, words in {
@@ -204,15 +206,15 @@ def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
     first, bound = better[0], _bound(comparison)
     undecided = [comparison.labels[run] for run in better if comparison.side(run) is Side.UNDECIDED]
     largest = f"{comparison.labels[first]} has the largest gain ({_value(gained, gained.estimates[first])})"
-    drift = f"general drift is {_drifts(comparison, first)}"
     if not undecided:
         return [
-            f"None is worth taking unless general text may lose more than {bound}: {largest}, but its {drift}.",
+            f"None is worth taking unless general text may lose more than {bound}: {largest}, but its general text "
+            "lost more.",
             "If that does not matter, take it; a higher `report.tolerate` says so.",
         ]
     return [
-        f"Which run to take is undecided: {largest}, and its {drift}, against a tolerance of {bound}.",
-        f"Whether {_few(undecided)} {'keeps' if len(undecided) == 1 else 'keep'} within it cannot be told: more "
+        f"Which run to take is undecided: {largest}.",
+        f"Whether general text of {_few(undecided)} lost more than {bound} cannot be told: more "
         "held-out general text (`evaluation.blocks`) or more seeds narrow the interval.",
     ]
 
@@ -221,11 +223,19 @@ def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
     alike = [run for run in gained.ranking if run != first and gained.judge(first, run) == 0]
     if not alike:
         return []
-    named = [comparison.labels[run] for run in alike]
-    sentences = [f"At the end it cannot be told apart from {_few(named)}: the difference is within its uncertainty."]
+    named, which = _few([comparison.labels[run] for run in alike]), "the" if len(alike) == 1 else "each"
+    sentences = [
+        f"Its gain is not clearly different from that of {named}: {which} difference is within its uncertainty."
+    ]
     for measure in comparison.measures[gained.metric]:
-        kept = [comparison.labels[run] for run in alike if measure.judge(run, first) == 1]
-        if measure.quantity.key == "general_drift" and kept:
+        if measure.quantity.key != "general_drift":
+            continue
+        kept = [
+            f"{comparison.labels[run]} (by {_plain(measure, measure.difference(first, run))})"
+            for run in alike
+            if measure.judge(run, first) == 1
+        ]
+        if kept:
             sentences.append(f"Of these, {_few(kept)} clearly {measure.quantity.better}.")
     return sentences
 
@@ -378,14 +388,14 @@ def _alone(comparison: Comparison) -> list[str]:
 
 
 def _alone_better(comparison: Comparison, label: str, better: str) -> str:
-    bound, drift = _bound(comparison), _drifts(comparison, 0)
+    bound = _bound(comparison)
     return {
         Side.WITHIN: f"{label} is worth taking: {better}, and general text lost no more than {bound}.",
         Side.NOT_MEASURED: f"{label} is worth taking: {better}.",
-        Side.BEYOND: f"{label} is worth taking only if general text does not matter: {better}, but general drift is "
-        f"{drift}, more than {bound}.",
-        Side.UNDECIDED: f"Whether {label} is worth taking is undecided: {better}, but general drift is {drift}, and "
-        f"the tolerance is {bound}.",
+        Side.BEYOND: f"{label} is worth taking only if general text does not matter: {better}, but general text lost "
+        f"more than {bound}.",
+        Side.UNDECIDED: f"Whether {label} is worth taking is undecided: {better}, but general text may have lost more "
+        f"than {bound}: the interval of its drift includes that or is not known.",
     }[comparison.side(0)]
 
 

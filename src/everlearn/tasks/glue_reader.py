@@ -82,15 +82,21 @@ def _labelled(task: GlueTask, examples: list[Example]) -> LabelledSet:
 
 
 def _part(task: GlueTask, part: str, notes: list[str]) -> Iterator[Example]:
-    form, none = FORMATS[task.task], True
+    form, labelled, unlabelled = FORMATS[task.task], 0, 0
     rows = _rows_of_files(task, part, notes) if task.published else _rows_of_hub(task, part)
     for where, texts, word in rows:
         if word.strip() in HIDDEN:
+            unlabelled += 1
             continue
-        none = False
+        labelled += 1
         yield Example(texts, _label(form, word.strip(), where))
-    if none:
+    if not labelled:
         raise DataError(f"End task '{task.name}': the part '{part}' in '{task.path}' has no example with a label.")
+    if unlabelled:
+        notes.append(
+            f"End task '{task.name}': {wording.count(unlabelled, 'row')} of the part '{part}' without a label "
+            f"{'was' if unlabelled == 1 else 'were'} left out."
+        )
 
 
 def _label(form: GlueFormat, word: str, where: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,6 +107,12 @@ class MoCL(Method):
         those of the domains up to that of the text, and none for text of no learnt domain."""
         freeze_base_at_end_task: bool = False
         """Fine-tune only the classification head: modules, keys and model are frozen."""
+
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            if self.module == "prefix":
+                yield ("r", "lora_alpha", "lora_dropout", "target_modules"), "with `module: prefix`"
+            elif self.module == "lora":
+                yield ("n_tokens",), "with `module: lora`"
 
     config: Config
     _learnt = ByDomain()
