@@ -1,6 +1,6 @@
-"""Run what is recommended and plain training on the fresh stream, by `everlearn sweep`.
+"""Run what is recommended and plain training on a fresh stream, by `everlearn sweep`.
 
-    python benchmarks/real-models/fresh.py MODEL DATA [--stream length] [--workers 14] [--work FOLDER]
+    python benchmarks/real-models/fresh.py MODEL DATA [--stream far] [--workers 14] [--work FOLDER]
 
 The rules are in README.md. Finished cells are kept in the folder named after the stream and not run again. Several
 workers share one accelerator, or the processor.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ORDERS = ("given", "linguistics,restaurants,how_to,vision")
+FAR = ("given", "polish,russian,prolog,finnish")
 RECOMMENDED = "mas:protect_base=true:normalise=mean:anchor=separate:follow=0.4:strength=0.0215:samples="
 
 
@@ -43,7 +44,14 @@ STREAMS = {
         Part((("wise_ft:alpha=0.5:anchor=base", "2.9e-4"), ("inc_lora:r=16:target_modules=all-linear", "1e-3"))),
         Part((("replay:source=general:share=0.05", "1.2e-4"),)),
     ],
+    "far": [
+        Part((("sequential", "5e-5,1.2e-4,3e-4"), (RECOMMENDED + "16", "3e-4")), (order,), (seed,))
+        for seed in (1, 2, 3)
+        for order in FAR
+    ],
 }
+TEXTS = {"far": "far_text.py"}
+"""Scripts that write the text of a stream which is not part of DATA."""
 
 
 def sweeps(stream: str) -> Iterator[list[str]]:
@@ -80,6 +88,8 @@ def main() -> None:
         if not (work / name).exists():
             (work / name).symlink_to(place.resolve())
     shutil.copy(HERE / f"{given.stream}.yaml", work)
+    if given.stream in TEXTS and not (work / given.stream).exists():
+        subprocess.run([sys.executable, HERE / TEXTS[given.stream], work], check=True)
     calls, results = list(sweeps(given.stream)), given.results or HERE / given.stream
     with ThreadPoolExecutor(given.workers) as pool:
         list(pool.map(lambda _: run(calls, work, results), range(given.workers)))
