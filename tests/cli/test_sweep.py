@@ -82,7 +82,10 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     runs = [everlearn.folder / "runs/sweep-first" / cell / "run" for cell in sorted(cells)]
     assert value["complete"] == "All 4 cells are measured."
     assert "cells are measured" not in index  # nothing is missing
-    assert value["verdict"] == verdict(compare(sorted(runs, key=lambda run: cells.index(run.parent.name))))
+    of_runs = [each for each in verdict(compare(runs)) if not each.startswith("Besides their methods the runs differ")]
+    assert value["verdict"][2:] == of_runs[2:], "as in the report of the runs; the first two name one of two equals"
+    few = json.loads(everlearn(*WORDS[:2], "--methods", "ewc", "--show", "--json").out)
+    assert few["verdict"] == value["verdict"], "about all rows of the table, whichever are named"
     assert value["verdict"][0].replace("'", "&#39;") in index
     assert 'id="verdict"' in index
     assert "first: 4 ways to learn 2 domains" in index

@@ -76,8 +76,8 @@ def show_grid(
     place: Path,
     states: Sequence[State],
     how: Showing,
-    also: Callable[[], Sequence[Path]],
-    runs: Sequence[Path] = (),
+    also: Callable[[], Sequence[Path]] = list,
+    runs: Path | None = None,
 ) -> None:
     """Show the tables of all existing cells and the progress of the grid; exit with code 1 if a cell failed.
 
@@ -87,7 +87,7 @@ def show_grid(
         states: states of the requested cells; empty if unknown.
         how: options of the output.
         also: writes further pages and returns their paths.
-        runs: folders of finished runs, for their verdict.
+        runs: folder of the runs. If given, the page begins with a verdict, and the report of all runs is written too.
     """
     from rich.console import Group
     from rich.text import Text
@@ -95,12 +95,15 @@ def show_grid(
     from everlearn.errors import RunError
     from everlearn.files import write_text
     from everlearn.grid import load_results
+    from everlearn.grid.cells import run_folders
     from everlearn.grid.page import GridPage, status_table
+    from everlearn.report import write_report
     from everlearn.report.tables import terminal_table
 
     cells = load_results(place)
+    folders = None if runs is None else run_folders(cells, runs)
     # If no cell succeeded, only the reasons can be shown.
-    sheet = GridPage(template, cells, how.reference, how.shown, states, runs) if cells or how.only else None
+    sheet = GridPage(template, cells, how.reference, how.shown, states, folders) if cells or how.only else None
     parts: list[RenderableType] = []
     if sheet is not None:
         if not how.quiet:
@@ -113,7 +116,8 @@ def show_grid(
                 if not how.optional:
                     raise
                 parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
-    parts += [Text(f"Wrote {file}") for file in also()]
+    report = [write_report(list(folders.values()), place / "runs.html")] if folders else []
+    parts += [Text(f"Wrote {file}") for file in (*report, *also())]
     failed = any(state.state == "failed" for state in states) and not how.only
     if states and (failed or not how.quiet):
         status = status_table(states)

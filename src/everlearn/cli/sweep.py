@@ -84,7 +84,6 @@ def command(
     from everlearn.grid.budget import steps_of_sweep
     from everlearn.grid.runs import RunFactory
     from everlearn.model.loading import quiet as libraries_quiet
-    from everlearn.report import write_report
     from everlearn.run.writable import check_place
 
     libraries_quiet()
@@ -129,6 +128,5 @@ def command(
         place,
         states,
         Showing(pages, False, reference, (), only_show, quiet, as_json),
-        lambda: [write_report(grid.streams(), place / "runs.html")] if grid.streams() else [],
-        grid.streams(),
+        runs=working,
     )

@@ -5,7 +5,7 @@ Runs that differ only in their seed are averaged. Other differences between the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -167,13 +167,23 @@ def compare_runs(runs: Sequence[Run], tolerate: float | None = None) -> Comparis
     if not runs:
         raise RunError("A report needs at least one run folder, for example runs/<name>.")
     grouped = pools(runs)
+    return compare_pools(grouped, unlike([pool.runs[0] for pool in grouped]), tolerate)
+
+
+def compare_pools(grouped: Sequence[Pool], apart: Differences, tolerate: float | None = None) -> Comparison:
+    """Compare runs that are already pooled.
+
+    Args:
+        grouped: the pools, one or more. The first is the reference with which the others are compared.
+        apart: how the pools differ besides their methods.
+        tolerate: as of :func:`compare`.
+    """
     ordered = [run for pool in grouped for run in pool.runs]
     first = ordered[0]
     domains = tuple(d for d in first.domains if all(d in run.domains for run in ordered))
     general = tuple(g for g in first.general if all(g in run.general for run in ordered))
     shared = [m for m in first.matrices if all(m in run.matrices for run in ordered)]
     metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
-    apart = unlike([pool.runs[0] for pool in grouped])
     if any(run.unfinished for run in ordered):
         # An unfinished run may still forget more.
         apart.spent["domains learnt"] = tuple(_progress(pool) for pool in grouped)
@@ -183,7 +193,7 @@ def compare_runs(runs: Sequence[Run], tolerate: float | None = None) -> Comparis
     )
     measures = {metric: tuple(_measures(grouped, metric, unequal)) for metric in metrics}
     return Comparison(
-        grouped,
+        tuple(grouped),
         domains,
         general,
         metrics,
@@ -212,6 +222,7 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
         if not quantity.recorded:
             continue
         each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in pools]
+        alike = len({frozenset(map(_measured, own)) for own in each}) == 1
         all_summaries = [summary for own in each for summary in own]
         shared = [
             column
@@ -225,7 +236,9 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             title = f"End-task {matrix.title[:1].lower()}{matrix.title[1:]}"
             title += f": {quantity.title.lower()}" if quantity.signed else ""
         if quantity.averaged:
-            means = [[_shared_mean(summary, shared) for summary in own] for own in each]
+            means = [
+                [_shared_mean(summary, _measured(summary) if alike else shared) for summary in own] for own in each
+            ]
             estimates = tuple(map(pooled, means))
             seeds = tuple(_by_seed(pool, own) for pool, own in zip(pools, means, strict=True))
             of_columns = {column: _column_seeds(pools, each, column) for column in columns}
@@ -276,9 +289,13 @@ def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
     return summary
 
 
-def _shared_mean(summary: dict[str, Estimate], shared: Sequence[str]) -> Estimate:
-    own = {column for column, estimate in summary.items() if column != MEAN and estimate.value is not None}
-    if own == set(shared):
+def _measured(summary: dict[str, Estimate]) -> frozenset[str]:
+    """Return the columns that have a value. Pools of the same orders have the same ones, order by order."""
+    return frozenset(column for column, estimate in summary.items() if column != MEAN and estimate.value is not None)
+
+
+def _shared_mean(summary: dict[str, Estimate], shared: Collection[str]) -> Estimate:
+    if _measured(summary) == set(shared):
         return summary.get(MEAN, Estimate())
     # The run has columns that another one lacks, so its own mean cannot be compared.
     return mean(summary[column] for column in shared)

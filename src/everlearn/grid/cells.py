@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from everlearn.comparison.runs import Run
+from everlearn.comparison.runs import Run, read_run
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.grid.archive import KeptCell, find_cell, find_cells
@@ -74,3 +74,15 @@ def read_cell(kept: KeptCell) -> Run:
     if results.grid is None:
         raise RunError(f"'{kept.where}' is no cell of a grid: it has no `grid`. Remove it from there.")
     return Run(results.grid.name, results.grid.title, kept.value)
+
+
+def run_folders(cells: Iterable[Run], runs: Path) -> dict[str, Path]:
+    """Return cell → folder of its run in the folder of all runs, for streams whose run is still there and the same."""
+    found = {}
+    for cell in cells:
+        folder = runs / cell.name / "run"
+        if cell.grid.order is None or not (folder / "results.json").is_file():
+            continue
+        if read_run(folder).results.get("matrices") == cell.results.get("matrices"):
+            found[cell.name] = folder
+    return found

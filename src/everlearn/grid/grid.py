@@ -168,11 +168,6 @@ class Grid(RunFactory):
             )
         return True
 
-    def streams(self) -> list[Path]:
-        """Return the folders of finished runs over the stream, for a report."""
-        found = [self.runs / cell.name / "run" for cell in self.cells if cell.entry.ordered and self.done(cell)]
-        return [run for run in found if (run / "results.json").is_file()]
-
     def states(self) -> list[State]:
         """Return the state of every cell."""
         return [self._state(cell) for cell in self.cells]

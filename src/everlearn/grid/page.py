@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +14,8 @@ from typing import Any, get_args
 from rich.console import RenderableType
 
 from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison, compare_pools
+from everlearn.comparison.recipe_differences import Differences
 from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
@@ -24,12 +26,13 @@ from everlearn.grid.identity import described
 from everlearn.grid.numbers import parts
 from everlearn.grid.parts import GridContents, parts_of
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
+from everlearn.grid.row_labels import relabelled
 from everlearn.grid.rows import in_order
 from everlearn.grid.summary import Line, plain_or_first, summarise
 from everlearn.grid.swept_options import SweptOption, swept
 from everlearn.grid.template import GridTemplate, Metric
 from everlearn.methods.sequential import PLAIN
-from everlearn.report import compare, verdict
+from everlearn.report import verdict
 from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
@@ -82,8 +85,8 @@ class GridPage:
             first row.
         shown: rows to show; all if empty. A row that is not shown can still be the reference.
         states: state of every requested cell; empty if unknown.
-        runs: folders of finished runs of the grid's streams. If there are any, the page begins with the verdict and the
-            first figure of a report that compares these runs.
+        folders: cell → folder of its run, where there is one. If given, the page begins with the verdict and the first
+            figure of a report on the rows; single runs in folders are compared example by example.
 
     Raises:
         RunError: there are no cells, the reference has no cell, or no row in `shown` has a cell.
@@ -98,10 +101,11 @@ class GridPage:
         reference: str | None = None,
         shown: Sequence[str] = (),
         states: Sequence[State] = (),
-        runs: Sequence[Path] = (),
+        folders: Mapping[str, Path] | None = None,
     ) -> None:
         self.states = states
-        self.comparison = compare(runs) if runs else None
+        self.titles = {cell.grid.row: cell.grid.title for cell in cells}
+        cells = relabelled(cells)
         rows = set(shown or (cell.grid.row for cell in cells))
         ordered = sorted(cells, key=lambda cell: cell.grid.row not in rows)  # the first of them may be the reference
         lines = {line.entry: line for line in summarise(ordered, reference)}
@@ -113,6 +117,7 @@ class GridPage:
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), template)]
         if template.ranked:
             self.lines.sort(key=_rank)
+        self.comparison = None if folders is None else self._compared(folders)
         self.plain = next((line for line in self.lines if line.entry == PLAIN), None)
         scored = (parts(cell, each) for line in self.lines for cell in line.runs for each in get_args(Metric))
         self.tasks = list(dict.fromkeys(task for each in scored for task in each))
@@ -120,6 +125,16 @@ class GridPage:
         self.along = AlongTraining({line.entry: line.label for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
         self.parts = parts_of(GridContents(template, self.cells, self.lines, self.tasks, bool(self.along.axes)))
+
+    def _compared(self, folders: Mapping[str, Path]) -> Comparison | None:
+        """Compare the rows that learn the domains in turn; what differs between rows is what the grid is about."""
+        streams = [line for line in self.lines if all(cell.grid.order is not None for cell in line.runs)]
+        streams.sort(key=lambda line: line.entry != self.reference.entry)
+        found = [
+            replace(line, runs=tuple(replace(cell, folder=folders.get(cell.name)) for cell in line.runs))
+            for line in streams
+        ]
+        return compare_pools(found, Differences()) if found else None
 
     def tables(self) -> list[Table]:
         """Return all tables, end tasks first."""
@@ -136,6 +151,9 @@ class GridPage:
             found += shares_table(self.lines, self.plain)
         found += [table for part in self.parts for table in part.tables()]
         found.append(self._facts_table())
+        titles = tuple((line.label, (TableCell(self.titles[line.entry]),)) for line in self.lines)
+        if any(label != complete.text for label, (complete,) in titles):
+            found.append(Table("The rows with everything that was set", ("Row", "Set"), titles))
         return [*found, *(table for part in self.parts for table in part.last_tables())]
 
     @property

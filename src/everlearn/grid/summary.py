@@ -42,6 +42,11 @@ class Line(Pool):
         """Return the name of the row."""
         return self.facts.row
 
+    @property
+    def seeds(self) -> list[str]:
+        """Return the order and seed of each cell as texts, by which cells of two rows are paired."""
+        return [f"order {order}, seed {seed}" for order, seed in map(unit_of, self.runs)]
+
     @cached_property
     def rows(self) -> Rows:
         """Return the numbers of each cell, by its order and seed."""

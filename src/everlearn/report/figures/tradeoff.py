@@ -52,7 +52,7 @@ def tradeoff(found: Tradeoff) -> Iterator[Plate]:
     numbers = "; ".join(
         f"{run.label}: learnt {fmt.estimate(run.learnt)}, forgotten {fmt.estimate(run.forgotten)}" for _, run in runs
     )
-    yield plate(_drawn(found, runs, WIDE, 30), caption, f"{numbers}.", _drawn(found, runs, NARROW, 26))
+    yield plate(_drawn(found, runs, WIDE, 34), caption, f"{numbers}.", _drawn(found, runs, NARROW, 26))
 
 
 def _drawn(found: Tradeoff, runs: Sequence[tuple[int, TradeoffPoint]], frame: Frame, longest: int) -> Drawing:
