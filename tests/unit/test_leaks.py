@@ -133,7 +133,7 @@ def test_a_leak_is_said_by_data_validate_and_run(everlearn):
     everlearn.recipe["domains"][0]["validation"] = "held.jsonl"
     everlearn.recipe["train"]["max_steps"] = 1
     said = said_by_all(everlearn)
-    by_all(said, "3 of the 12 held-out documents of 'a' stand in its own training text (25.0%)", "`validation`")
+    by_all(said, "3 of the 12 held-out documents of 'a' occur in its own training text (25.0%)", "`validation`")
     results = json.loads((everlearn.run_folder / "results.json").read_text())
     assert results["leaked"] == {"a": 0.25}
     verdict = json.loads(everlearn("report", "runs/first", "--json").out)["verdict"]
@@ -145,7 +145,7 @@ def test_a_leak_is_said_by_data_validate_and_run(everlearn):
 
 def test_the_sentence_of_one_leak_is_in_the_singular():
     said = str(leaks.Leak("held-out documents of 'a'", corpus="a", own=True, count=1, identical=0, of=8))
-    assert "1 of the 8 held-out documents of 'a' stands in" in said
+    assert "1 of the 8 held-out documents of 'a' occurs in" in said
     assert "it is scored" in said
 
 
@@ -202,7 +202,7 @@ def test_what_an_earlier_domain_held_out_is_looked_for_in_a_new_one(everlearn, f
     learnt = everlearn("learn", "runs/first", "--domain", "c=c.jsonl", "train.max_steps=1", "-q")
     assert learnt.code == 0, learnt.err
     notes = json.loads((everlearn.run_folder / "data.json").read_text())["notes"]
-    assert [note for note in notes if "held-out rows of 'a' stand in the training text of 'c'" in note]
+    assert [note for note in notes if "held-out rows of 'a' occur in the training text of 'c'" in note]
 
 
 @pytest.mark.parametrize(
@@ -210,15 +210,15 @@ def test_what_an_earlier_domain_held_out_is_looked_for_in_a_new_one(everlearn, f
     [
         (
             ("a", True, 1, 1, 4),
-            "1 of the 4 held-out documents of 'a' stands in its own training text, to the letter (2",
+            "1 of the 4 held-out documents of 'a' occurs in its own training text, verbatim (2",
         ),
         (
             ("b", False, 1, 0, 1),
-            "The only held-out document of 'a' stands in the training text of 'b' (100.0%): it is ",
+            "The only held-out document of 'a' occurs in the training text of 'b' (100.0%): it is ",
         ),
         (
             ("a", True, 2, 1, 4),
-            "2 of the 4 held-out documents of 'a' stand in its own training text, 1 of them to the ",
+            "2 of the 4 held-out documents of 'a' occur in its own training text, 1 of them verbatim",
         ),
     ],
 )
@@ -395,12 +395,12 @@ def test_planted_faults_are_found_in_exact_numbers(project):
     assert not corpora["a"]["about"]
     assert found["findings"] == [
         "2 rows of 'a' hold no text (null or blank) and were skipped.",
-        "4 of the 34 held-out documents of 'a' stand in its own training text, 3 of them to the letter (11.8%): they "
+        "4 of the 34 held-out documents of 'a' occur in its own training text, 3 of them verbatim (11.8%): they "
         "are scored as text that was learnt. Remove the duplicates from the corpus, or name a file of other text in "
         "`validation`.",
-        "2 of the 12 test examples of 'topics' stand in the training text of 'b', 1 of them to the letter (16.7%): "
+        "2 of the 12 test examples of 'topics' occur in the training text of 'b', 1 of them verbatim (16.7%): "
         "they are scored as text that was learnt. Remove them from one of the two.",
-        "'a' and 'b' share text: 10 documents to the letter, 10.0% of the runs of 13 words of the first and "
+        "'a' and 'b' share text: 10 identical documents, 10.0% of the runs of 13 words of the first and "
         "11.1% of the second.",
     ]
     checked = json.loads(project("validate", "recipe.yaml", "--json").out)

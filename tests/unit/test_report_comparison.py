@@ -337,7 +337,7 @@ def test_without_intervals_nothing_is_claimed():
 def test_one_run_is_told_alone():
     sentences = " ".join(verdict(of(results("das", "DAS", 0.1))))
     assert sentences.startswith("DAS is worth taking: at the end of the stream it is 0.479 bits/byte (")
-    assert "By the end an earlier domain had lost" in sentences
+    assert "By the end, earlier domains had lost" in sentences
 
 
 def test_runs_with_other_domains_and_metrics_compare_on_what_they_share():

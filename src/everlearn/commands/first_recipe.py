@@ -69,7 +69,7 @@ class FirstRecipe:
         calls = {
             f"validate {file}": "check it",
             f"plan {file}": "estimate its cost: steps, memory, time",
-            f"run {file}": "start it, in the folder that relative paths begin at",
+            f"run {file}": "start it, in the folder that relative paths start from",
             "init --all -": "show every other key, with its default",
         }
         width = max(map(len, calls))

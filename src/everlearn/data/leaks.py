@@ -70,13 +70,13 @@ class Leak:
 
     def __str__(self) -> str:
         whose = "its own training text" if self.own else f"the training text of '{self.corpus}'"
-        letters = f", {self.identical:,} of them to the letter" if self.identical else ""
+        letters = f", {self.identical:,} of them verbatim" if self.identical else ""
         if one := self.count == 1:
-            letters = ", to the letter" if self.identical else ""
+            letters = ", verbatim" if self.identical else ""
         some = "The only" if self.of == 1 else f"{self.count:,} of the {self.of:,}"
         texts = counted(1, self.texts).removeprefix("1 ") if self.of == 1 else self.texts
         return (
-            f"{some} {texts} {'stands' if one else 'stand'} in {whose}{letters} ({self.share:.1%}): "
+            f"{some} {texts} {'occurs' if one else 'occur'} in {whose}{letters} ({self.share:.1%}): "
             f"{'it is' if one else 'they are'} scored as text that was learnt. {self.remedy}"
         )
 
@@ -117,7 +117,7 @@ class SharedText:
         """Return a sentence on the overlap, with its consequence if one of the two is the general text."""
         drift = f": the drift of '{general}' is not that of unseen text." if general in (self.one, self.other) else "."
         return (
-            f"'{self.one}' and '{self.other}' share text: {wording.count(self.documents, 'document')} to the letter, "
+            f"'{self.one}' and '{self.other}' share text: {wording.count(self.documents, 'identical document')}, "
             f"{self.of_one:.1%} of the runs of 13 words of the first and {self.of_other:.1%} of the second{drift}"
         )
 

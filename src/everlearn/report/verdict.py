@@ -272,16 +272,16 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
     lead, sentences = comparison.lead, []
     learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
     if learnt is not None and learnt.estimates[run].value is not None:
-        sentences.append(f"Right after it was learnt, a domain had gained {_value(learnt, learnt.estimates[run])}.")
+        sentences.append(f"Right after training on it, a domain had gained {_value(learnt, learnt.estimates[run])} on average.")
     if forgotten is not None and forgotten.estimates[run].value is not None:
         estimate = forgotten.estimates[run]
-        value = _value(forgotten, estimate)
-        share = share_forgotten(comparison, run)
+        value, share = _value(forgotten, estimate), share_forgotten(comparison, run)
+        lost = f"By the end, earlier domains had lost {_plain(forgotten, estimate)} on average{share}."
         sentences.append({
-            1: f"By the end an earlier domain had lost {value}{share}.",
+            1: lost,
             -1: f"Nothing was forgotten: later domains made the earlier ones better (forgotten: {value}).",
             0: f"It is not clear whether earlier domains lost anything by the end ({value}).",
-            None: f"By the end an earlier domain had lost {value}{share}.",
+            None: lost,
         }[estimate.sign])  # fmt: skip
     for measure in comparison.measures.get(lead or "", ()):
         if measure.quantity.key != "general_drift" or measure.estimates[run].value is None:
@@ -395,8 +395,15 @@ def _alone_better(comparison: Comparison, label: str, better: str) -> str:
         Side.BEYOND: f"{label} is worth taking only if general text does not matter: {better}, but general text lost "
         f"more than {bound}.",
         Side.UNDECIDED: f"Whether {label} is worth taking is undecided: {better}, but general text may have lost more "
-        f"than {bound}: the interval of its drift includes that or is not known.",
+        f"than {bound}: {_uncertain(comparison)}.",
     }[comparison.side(0)]
+
+
+def _uncertain(comparison: Comparison) -> str:
+    """Say why it is undecided whether a single run keeps general text."""
+    if any(estimate.interval is None for estimate in comparison.drifts(0).values()):
+        return "there is no interval that shows how certain its drift is"
+    return "the interval of its drift includes that"
 
 
 def _value(measure: Measure, estimate: Estimate, signed: bool | None = None) -> str:

@@ -182,7 +182,7 @@ CASES = [
             domain(validation="held.jsonl"),
         ),
         FINDS,
-        says=("10 of the 40 held-out documents of 'a'", "10 of them to the letter"),
+        says=("10 of the 40 held-out documents of 'a'", "10 of them verbatim"),
         code=0,
     ),
     Case(
