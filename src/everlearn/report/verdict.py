@@ -272,7 +272,8 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
     lead, sentences = comparison.lead, []
     learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
     if learnt is not None and learnt.estimates[run].value is not None:
-        sentences.append(f"Right after training on it, a domain had gained {_value(learnt, learnt.estimates[run])} on average.")
+        value = _value(learnt, learnt.estimates[run])
+        sentences.append(f"Right after training on it, a domain had gained {value} on average.")
     if forgotten is not None and forgotten.estimates[run].value is not None:
         estimate = forgotten.estimates[run]
         value, share = _value(forgotten, estimate), share_forgotten(comparison, run)
