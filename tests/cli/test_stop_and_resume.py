@@ -87,7 +87,7 @@ PHASES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Phase → what it calls, and a command that comes by."""
 IN_A_RUN: dict[str, str] = {
-    "held-out text": "everlearn.run.row_scores.RowScores._measure_together",
+    "held-out text": "everlearn.run.row_scorer.RowScorer._measure_together",
     "importance": "everlearn.methods.penalties.ewc.EWC.end_domain",
     "the page": "everlearn.report.write_report",
 }

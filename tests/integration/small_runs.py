@@ -131,7 +131,7 @@ class Killer:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        from everlearn.run import row_scores, scoring, stage_training, trainer
+        from everlearn.run import row_scorer, scoring, stage_training, trainer
 
         self.at: str | None = None
         self.passed: list[str] = []
@@ -157,7 +157,7 @@ class Killer:
         before(stage_trainer, "_save_optimizer_and_scheduler", lambda t, *_: f"checkpoint {of_trainer(t)}")
         before(stage_training, "peak_memory", lambda: "end")
         before(stage_training, "save_memories", lambda folder, _: f"seal {folder.parent.name.split('stage-0')[1][0]}")
-        before(row_scores.RowScores, "_keep_text", lambda s, cell: f"loss {cell.task}", first=False)
+        before(row_scorer.RowScorer, "_keep_text", lambda s, cell: f"loss {cell.task}", first=False)
         before(scoring.Scorer, "_score", lambda s, row: f"scored {row}", first=False)
 
     def moment(self, name: str) -> None:

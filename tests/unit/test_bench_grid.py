@@ -39,7 +39,7 @@ from everlearn.methods.penalties.ewc import EWC
 from everlearn.report.tables import markdown_table
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
-from everlearn.run.row_scores import RowScores
+from everlearn.run.row_scorer import RowScorer
 from everlearn.tasks.labelled import EndTask, read_end_task
 from everlearn_bench.suites import find_suite, overlay_of
 
@@ -171,8 +171,8 @@ def test_the_base_model_is_measured_once(whole: Path, tmp_path: Path, monkeypatc
     for name in ("sequential-order0-seed0", "ewc-order0-seed0", "separate-seed0", "pool-seed0"):
         assert at(cell(whole, name), 0) == at(base, 0)
     rows: list[int] = []
-    original = RowScores.measure_task
-    monkeypatch.setattr(RowScores, "measure_task", lambda s, config: (rows.append(s.row), original(s, config))[1])
+    original = RowScorer.measure_task
+    monkeypatch.setattr(RowScorer, "measure_task", lambda s, config: (rows.append(s.row), original(s, config))[1])
     shutil.copytree(whole / "runs/base", tmp_path / "runs/base")
     again = grid(whole, ["ncl"])
     again.results, again.runs = tmp_path / "results", tmp_path / "runs"

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import everlearn
 import tiny
+from everlearn.config.recipe import parse
 from everlearn.data.corpus import Document
 from everlearn.data.tokenize import Encoder
 from everlearn.diagnostics.diff.changes import pieces
@@ -21,6 +22,7 @@ from everlearn.diagnostics.diff.comparing import Diff
 from everlearn.diagnostics.diff.passages import TextPassage, choose, few, rows_of
 from everlearn.diagnostics.diff.result import judge
 from everlearn.diagnostics.diff.scoring import TokenLosses, score
+from everlearn.diagnostics.diff.sources import of_recipe
 from everlearn.diagnostics.diff.tasks import read_tasks
 from everlearn.diagnostics.diff.texts import compare
 from everlearn.errors import DataError, ModelError, RecipeError
@@ -379,3 +381,9 @@ def test_a_file_without_end_tasks_is_refused_with_the_form(tmp_path, form):
 def test_the_python_name_is_exported():
     assert everlearn.diff.__name__ == "diff"
     assert Diff.__dataclass_fields__["texts"]
+
+
+def test_a_domain_that_continues_another_is_not_compared_twice():
+    domains = [{"name": "news", "path": "news.txt"}, {"name": "more", "path": "more.txt", "continues": "news"}]
+    texts, _ = of_recipe(parse({"model": "base", "domains": domains, "method": "sequential"}), [])
+    assert [*texts] == ["news"]

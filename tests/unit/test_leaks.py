@@ -137,7 +137,7 @@ def test_a_leak_is_said_by_data_validate_and_run(everlearn):
     results = json.loads((everlearn.run_folder / "results.json").read_text())
     assert results["leaked"] == {"a": 0.25}
     verdict = json.loads(everlearn("report", "runs/first", "--json").out)["verdict"]
-    assert "25 % of the text that 'a' is measured on also occurs in training text" in " ".join(verdict)
+    assert "Some held-out text also occurs in training text (25 % of 'a')" in " ".join(verdict)
     everlearn.recipe["data"]["max_leaked"] = 0.2
     everlearn.recipe["run"]["name"] = "third"
     everlearn.fails("run", "recipe.yaml", says=("3 of the 12 held-out", "20.0% (`data.max_leaked`)"))

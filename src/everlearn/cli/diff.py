@@ -48,7 +48,8 @@ def command(
         typer.Option(
             min=0,
             metavar="BITS",
-            help="Bits per byte that a text may lose without counting as forgotten; default: 0.02.",
+            help="Bits per byte: if the whole interval of a loss lies below, the text does not count as forgotten; "
+            "default: 0.02.",
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass.")] = 8,

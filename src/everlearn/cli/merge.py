@@ -44,7 +44,7 @@ def command(
     blocks: Annotated[int, typer.Option(min=1, help="Number of rows to read of a text.")] = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Merge models without training: means, lines, task arithmetic, TIES, DARE, Model Stock, Fisher information."""
+    """Merge models without training: average, interpolation, task arithmetic, TIES, DARE, Model Stock, Fisher."""
     from everlearn.commands.merge import merge, options_of
     from everlearn.model.loading import quiet
     from everlearn.run.writable import check_place

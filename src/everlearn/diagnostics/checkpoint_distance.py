@@ -190,7 +190,7 @@ def teller(scorer: Scorer, row: int, task: HeldOutText, model: nn.Module) -> Pre
     """Return the predictor after `row` domains: the loaded model, or the methods' own predictor if they have one."""
     if all(method.tested_as_saved for method in scorer.recipe.methods()):
         return Checkpoint(model, scorer.conditions(row).objective)
-    return scorer.predictor(row, task.name)
+    return scorer.text_predictor(row, task.name)
 
 
 def functional_drift(before: Predictor, after: Predictor, task: HeldOutText, how: Conditions) -> Estimate:

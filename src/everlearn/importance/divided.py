@@ -20,24 +20,24 @@ from torch.distributed.tensor import DTensor
 
 
 @dataclass
-class Raised:
-    """Raise the gradient of each gathered weight to a power, before FSDP2 adds it to those of other processes.
+class GradientPowers:
+    """Replace the gradient of each gathered weight by |g|ᵖ, before FSDP2 adds up those of all processes.
 
     Attributes:
-        raise_: returns |g|ᵖ.
+        power: returns |g|ᵖ.
         factor: what it is multiplied by; 0 where a process has no sample left and only takes part in the sums.
     """
 
-    raise_: Callable[[Tensor], Tensor]
+    power: Callable[[Tensor], Tensor]
     factor: float = 1.0
-    _known: dict[int, Tensor] = field(default_factory=dict)
+    _hooked: dict[int, Tensor] = field(default_factory=dict)
 
-    def gathered(self, module: nn.Module, _: Any) -> None:
-        """Watch the weights that FSDP2 has gathered for this module; those of the modules inside are shards still."""
+    def hook_gathered_weights(self, module: nn.Module, _: Any) -> None:
+        """Add a hook to the weights that FSDP2 has gathered for this module; those of the modules inside are shards."""
         for weight in module.parameters():
-            if weight.requires_grad and not isinstance(weight, DTensor) and id(weight) not in self._known:
-                self._known[id(weight)] = weight
-                weight.register_hook(lambda gradient: self.raise_(gradient).mul_(self.factor))
+            if weight.requires_grad and not isinstance(weight, DTensor) and id(weight) not in self._hooked:
+                self._hooked[id(weight)] = weight
+                weight.register_hook(lambda gradient: self.power(gradient).mul_(self.factor))
 
 
 def divided_sums(
@@ -45,7 +45,7 @@ def divided_sums(
     weights: Mapping[str, Tensor],
     samples: Iterable[tuple[Mapping[str, Tensor], float]],
     mean_loss: Callable[[nn.Module, Mapping[str, Tensor]], Tensor],
-    raise_: Callable[[Tensor], Tensor],
+    power: Callable[[Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """Return Σ w |g|ᵖ over samples as shards by name; all processes must call it, with the same samples.
 
@@ -54,36 +54,37 @@ def divided_sums(
         weights: the weights to measure, by name.
         samples: what the gradients are computed for one by one, and the weight of each in the sum.
         mean_loss: function of (model, sample) that returns a scalar loss.
-        raise_: returns |g|ᵖ.
+        power: returns |g|ᵖ.
     """
     rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    raised = Raised(raise_)
-    hooks = [m.register_forward_pre_hook(raised.gathered) for m in model.modules() if isinstance(m, FSDPModule)]
+    powers = GradientPowers(power)
+    fsdp_modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    hooks = [module.register_forward_pre_hook(powers.hook_gathered_weights) for module in fsdp_modules]
     try:
-        for some in _by(processes, samples):
-            own, weight = some[min(rank, len(some) - 1)]
-            raised.factor = weight if rank < len(some) else 0.0
+        for group in _groups(samples, processes):
+            own, weight = group[min(rank, len(group) - 1)]
+            powers.factor = weight if rank < len(group) else 0.0
             mean_loss(model, own).backward()
     finally:
         for hook in hooks:
             hook.remove()
     # FSDP2 divides what it adds up by the number of processes.
-    sums = {name: _taken(each).mul_(processes) for name, each in weights.items()}
+    sums = {name: _pop_gradient(weight).mul_(processes) for name, weight in weights.items()}
     model.zero_grad()
     return sums
 
 
-def _taken(weight: Tensor) -> Tensor:
+def _pop_gradient(weight: Tensor) -> Tensor:
     gradient, weight.grad = weight.grad, None
     return torch.zeros_like(weight, requires_grad=False) if gradient is None else gradient
 
 
-def _by(size: int, samples: Iterable[Any]) -> Iterator[Sequence[Any]]:
-    some: list[Any] = []
+def _groups(samples: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
+    group: list[Any] = []
     for sample in samples:
-        some.append(sample)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some
+        group.append(sample)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -111,7 +111,7 @@ def brackets(comparison: Comparison) -> str:
     counts = sorted({len(pool.runs) for pool in comparison.pools})
     seeds = f"{counts[-1]}" if len(set(counts) - {1}) == 1 else f"{max(2, counts[0])} to {counts[-1]}"
     over_runs = f"Student's t over {seeds} seeds"
-    over_text = f"a bootstrap over the text or the examples that were scored, or Student's t over fewer than {FEW}"
+    over_text = f"a bootstrap over the scored documents or examples, or Student's t where they are fewer than {FEW}"
     if counts == [1]:
         return f"In brackets: 95 % intervals, {over_text}."
     if counts[0] > 1:

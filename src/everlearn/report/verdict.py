@@ -46,10 +46,10 @@ def _leaked(comparison: Comparison) -> list[str]:
     worst = sorted(comparison.leaked.items(), key=lambda each: -each[1])
     if not worst:
         return []
-    shares = _few([f"{100 * share:.0f} % of the text that '{name}' is measured on" for name, share in worst])
+    shares = _few([f"{100 * share:.0f} % of '{name}'" for name, share in worst])
     return [
-        f"A part of this is measured on memorised text: {shares} also occurs in training text. Remove it from one of "
-        "the two, and measure again before you rely on the result."
+        f"Some held-out text also occurs in training text ({shares}), where scores show what was memorised. Remove it "
+        "from one of the two, and measure again before you rely on the result."
     ]
 
 

@@ -28,12 +28,12 @@ def step_of(checkpoint: Path) -> int:
 
 def notes_in(checkpoint: Path) -> list[str]:
     """Return the sentences that the methods had noted when a checkpoint was written."""
-    with content_of(checkpoint):
+    with reading_checkpoint(checkpoint):
         return [str(note) for note in files.read_json(checkpoint / DATA_STATE).get("notes", [])]
 
 
 @contextlib.contextmanager
-def content_of(checkpoint: Path | str | None) -> Iterator[None]:
+def reading_checkpoint(checkpoint: Path | str | None) -> Iterator[None]:
     """Turn any exception of reading a checkpoint into a `RunError`; a valid seal does not make its content valid."""
     try:
         yield

@@ -67,41 +67,43 @@ class EvaluatedModels(HeldOutSets):
         Raises:
             ModelError: the methods evaluate with several models.
         """
-        predictor = self.predictor(row, name)
+        predictor = self.text_predictor(row, name)
         if not isinstance(predictor, Checkpoint):
             what = type(predictor).__name__
             raise ModelError(f"After {self.label(row)} there is not one model to evaluate, but a {what} of several.")
         return predictor.model
 
-    def predictor(self, row: int, name: str | None) -> Predictor:
+    def text_predictor(self, row: int, name: str | None) -> Predictor:
         """Return the predictor after `row` domains for texts of a domain; None is general text."""
         if name is None and self.recipe.general is not None:
             name = self.recipe.general.name
         domain = name if name in self.domains else None
-        return self.predictor_of(row, domain, lambda: self.load(row), self.readers(row), lambda: self._blocks(name))
+        return self.build_predictor(
+            row, domain, lambda: self.load(row), self.test_time_methods(row), lambda: self._blocks(name)
+        )
 
-    def predictor_of(
+    def build_predictor(
         self,
         row: int,
         domain: str | None,
         model: Callable[[], nn.Module],
-        readers: Sequence[Method],
+        methods: Sequence[Method],
         blocks: Callable[[], PackedBlocks],
     ) -> Predictor:
-        """Return the predictor: the checkpoint, or the one that a method with its own evaluation builds from it."""
+        """Build the predictor: the checkpoint, or what methods with an evaluation of their own put in its place."""
         objective = self.conditions(row).objective
-        if not readers:
+        if not methods:
             return Checkpoint(model(), objective)
         reading = self._reading(row, domain, model, blocks)
-        put_back = functools.partial(as_tested, readers, reading=reading)
+        put_back = functools.partial(as_tested, methods, reading=reading)
         predictor: Predictor = Checkpoint(put_back(self.load(row)), objective)
-        return _asked(readers, predictor, reading)
+        return _replaced_by(methods, predictor, reading)
 
     def load(self, row: int) -> nn.Module:
         """Load the checkpoint after `row` domains to the device."""
         return self.run.model_after(row).to(self.device)
 
-    def readers(self, row: int) -> list[Method]:
+    def test_time_methods(self, row: int) -> list[Method]:
         """Return the methods that evaluate with more than the saved checkpoint, with their memory."""
         return [method for method in self.run.methods_after(row) if not method.tested_as_saved]
 
@@ -129,10 +131,10 @@ class EvaluatedModels(HeldOutSets):
             checkpoints=self.run.checkpoints(row + 1).on(self.device),
         )
 
-    def predictor_for(self, row: int, task: Task, model: nn.Module, readers: Sequence[Method]) -> Predictor:
+    def task_predictor(self, row: int, task: Task, model: nn.Module, methods: Sequence[Method]) -> Predictor:
         """Return the predictor of an end task; methods that adapt to a text get the task's own, without labels."""
         objective, format_ = self.conditions(row).objective, self.run.setting()
-        if not readers:
+        if not methods:
             return Checkpoint(model, objective)
 
         def texts() -> PackedBlocks:
@@ -140,13 +142,13 @@ class EvaluatedModels(HeldOutSets):
             return PackedBlocks.from_blocks(blocks, 0, task.name)
 
         reading = self._reading(row, task.domain, lambda: model, texts)
-        put_back = functools.partial(as_tested, readers, reading=reading)
+        put_back = functools.partial(as_tested, methods, reading=reading)
         # A task that fine-tunes prepares its own copies, so it needs no prepared language model.
         language = model if task.fine_tunes else put_back(self.load(row))
-        return _asked(readers, Checkpoint(language, objective, plain=model, prepare=put_back), reading)
+        return _replaced_by(methods, Checkpoint(language, objective, plain=model, prepare=put_back), reading)
 
 
-def _asked(methods: Sequence[Method], predictor: Predictor, reading: Reading) -> Predictor:
+def _replaced_by(methods: Sequence[Method], predictor: Predictor, reading: Reading) -> Predictor:
     """Return the predictor that the methods put in place of one checkpoint."""
     for method in methods:
         predictor = method.test_predictor(predictor, reading)

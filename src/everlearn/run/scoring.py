@@ -18,7 +18,7 @@ from everlearn.run.folder import TIME
 from everlearn.run.forecast import SETS
 from everlearn.run.measurement_plan import wanted_sets, wanted_tasks
 from everlearn.run.open_run import OpenRun
-from everlearn.run.row_scores import RowScores, damage_of, refuse_damaged
+from everlearn.run.row_scorer import RowScorer, damage_of, refuse_damaged
 from everlearn.tasks.samples import samples_path
 
 
@@ -61,10 +61,10 @@ class Scorer(EvaluatedModels):
             if paths:
                 self._do_without(row, [*paths, *(samples_path(self.cells, row, name) for name in samples)], error)
             return
-        scores = RowScores(self, row, model, where)
-        scores.measure_text(sets, samples)
+        scorer = RowScorer(self, row, model, where)
+        scorer.measure_text(sets, samples)
         for config in tasks:
-            scores.measure_task(config)
+            scorer.measure_task(config)
         self._spent(self.folder.row(row), time.monotonic() - started)
 
     def _to_measure(self, path: Path) -> bool:

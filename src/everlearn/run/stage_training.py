@@ -81,10 +81,10 @@ class StageTraining:
             stage.step = step_of(self.checkpoint)
         self._said = list(stage.notes)
         if self.writes:
-            stage.log = lambda line: run.folder.log(self._line | line)
+            stage.log = lambda line: run.folder.log(self._log_prefix | line)
         self.source = self.protection.begin()
         stage.notes = list(dict.fromkeys(stage.notes))  # a method may repeat a note that it made before the checkpoint
-        self._say()
+        self._report_notes()
 
     def train(self) -> bool:
         """Train to the last step; return False if `stop` takes steps back, and the domain must be trained again."""
@@ -116,13 +116,13 @@ class StageTraining:
             self.carried = self.trainer.optimizer_state()
         stage.model = without_mixed_precision(unwrap(stage.model))
         self.protection.end(self.blueprint)
-        self._say()
+        self._report_notes()
 
     def save(self) -> None:
         """Write the stage folder: the model, the methods' memory, and the facts of the training."""
         run, stage, name = self.run, self.stage, self.domain.name
         facts = self._facts()
-        self.time.settle(resumed=self.checkpoint is not None)
+        self.time.update_forecast(resumed=self.checkpoint is not None)
         if self.writes:
             model = stage.model
             for method in reversed(self.methods):
@@ -151,11 +151,11 @@ class StageTraining:
         return self.run.folder.training(self.index, self.domain.name)
 
     @property
-    def _line(self) -> dict[str, Any]:
-        """Return what begins each line of the log."""
+    def _log_prefix(self) -> dict[str, Any]:
+        """Return the keys that begin each line of the log."""
         return {"stage": self.index, "domain": self.domain.name}
 
-    def _say(self) -> None:
+    def _report_notes(self) -> None:
         """Report the notes that were not reported yet."""
         for note in self.stage.notes:
             if note not in self._said:
@@ -198,7 +198,7 @@ class StageTraining:
         # One process collected them before training; all must evaluate them, as sharded weights need every process.
         sets = [] if every[0] is None else [scorer.held_out(name) for name in sets_inside(recipe, self.index)]
         tasks = [make_task(config) for config in tasks_inside(recipe)]
-        write = (lambda scores: run.folder.log(self._line | scores)) if self.writes else None
+        write = (lambda scores: run.folder.log(self._log_prefix | scores)) if self.writes else None
         how = scorer.conditions(self.index)
         return [
             StageCurves(
@@ -254,7 +254,7 @@ class _StageTime:
         self._inside = self._run.forecast.measured - before
         self.trained = trainer.seconds - trainer.seconds_before
 
-    def settle(self, *, resumed: bool) -> None:
+    def update_forecast(self, *, resumed: bool) -> None:
         """Tell the forecast what the stage took besides its training and the methods' passes."""
         forecast = self._run.forecast
         passes = forecast.measured - self._before - self._inside

@@ -30,7 +30,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import IGNORE
 from everlearn.model.sharding import local
 from everlearn.run import optimizer_state
-from everlearn.run.checkpoint import DATA_STATE, checkpoints, content_of, step_of
+from everlearn.run.checkpoint import DATA_STATE, checkpoints, reading_checkpoint, step_of
 from everlearn.run.dry_run import check_distribution, check_processes, given, refused
 from everlearn.run.stage_files import MEMORY, save_memories
 from everlearn.wording import count
@@ -284,7 +284,7 @@ class StageTrainer(Trainer):
             self.on_train_begin()
             return None
         if checkpoint is not None:
-            with content_of(checkpoint):
+            with reading_checkpoint(checkpoint):
                 saved = files.read_json(checkpoint / DATA_STATE)
                 if TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step != step_of(checkpoint):
                     raise ValueError(f"{TRAINER_STATE_NAME} is of another step")
@@ -301,7 +301,7 @@ class StageTrainer(Trainer):
                     f"The text of domain '{self.stage.domain}' is not what it was when {checkpoint} was written. "
                     "Restore it, or delete the folder above the checkpoint to start the domain again."
                 )
-            with content_of(checkpoint):
+            with reading_checkpoint(checkpoint):
                 self.loader.load_state_dict(state)
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
@@ -345,19 +345,19 @@ class StageTrainer(Trainer):
                     shutil.rmtree(old, ignore_errors=True)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        with content_of(resume_from_checkpoint):
+        with reading_checkpoint(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with content_of(checkpoint):
+        with reading_checkpoint(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        with content_of(checkpoint):
+        with reading_checkpoint(checkpoint):
             super()._load_scaler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with content_of(checkpoint):
+        with reading_checkpoint(checkpoint):
             super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

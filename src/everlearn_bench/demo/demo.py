@@ -50,7 +50,7 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
     for number, (name, method) in enumerate(METHODS.items(), 1):
         place = folder / name
         wanted = base.changed(method=method, run={"name": name, "folder": str(place), "seed": base.run.seed})
-        title = " and ".join(one.title for one in wanted.methods())
+        title = " and ".join(f"{one.title} ({one.summary})" for one in wanted.methods())
         reporter.say(f"Run {number} of {len(METHODS)}: {title}")
         begun = time.monotonic()
         learner = ContinualLearner(wanted, reporter=reporter)

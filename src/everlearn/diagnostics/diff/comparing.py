@@ -95,7 +95,8 @@ def diff(
         on: a recipe, whose held-out text, general text and end tasks are compared too.
         blocks: approximate number of rows per text; passages are drawn from the complete text.
         block_size: tokens per row. Default: 512, or the shorter of the models' longest inputs.
-        tolerate: bits per byte that a text may lose before it counts as forgotten. Default: 0.02.
+        tolerate: a text does not count as forgotten if the whole interval of its loss, in bits per byte, lies below.
+            Default: 0.02.
         batch_size: rows in a forward pass.
         bf16: compute in bfloat16; the weights stay float32.
         device: torch device. Default: the first GPU, or the CPU if there is none.

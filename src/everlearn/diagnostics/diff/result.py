@@ -40,7 +40,7 @@ class ComparedModels:
         after: label of the later model.
         kind: masked, causal or text-to-text.
         block_size: tokens per row.
-        tolerated: bits per byte that a text may lose before it counts as forgotten.
+        tolerated: bits per byte: a text does not count as forgotten if the whole interval of its loss lies below.
         texts: the difference on each text.
         tasks: the difference on each end task.
         layers: how far each part of each layer moved; None if the weights cannot be compared.

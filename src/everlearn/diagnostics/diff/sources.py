@@ -60,7 +60,7 @@ def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], l
     corpora = [*recipe.domains, *([recipe.general] if recipe.general is not None else [])]
     texts: dict[str, Documents] = {}
     for corpus in corpora:
-        if corpus.validation is None:
+        if not corpus.held_out:
             continue
         if any(part.answers for part in corpus.parts):
             notes.append(

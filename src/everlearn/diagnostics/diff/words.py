@@ -147,7 +147,7 @@ def word_table(title: str, words: Sequence[WordChange]) -> Table:
         )
         for word in words
     ]
-    header = ("Token", "Times", "Bits before", "Bits after", "Change", "After expects most often")
+    header = ("Token", "Times", "Bits before", "Bits after", "Change", "Most often expected after")
     return Table(title, header, tuple(rows))
 
 

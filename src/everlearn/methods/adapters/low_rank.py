@@ -31,7 +31,7 @@ class LowRankConfig(MethodConfig):
     """Options of every method with low-rank matrices, by PEFT's names."""
 
     r: int = Field(8, ge=1)
-    """Rank of each domain's adapter."""
+    """Rank of an adapter."""
     lora_alpha: int = Field(32, ge=1)
     """α: adapters are scaled by α / r (α / √r with `use_rslora`)."""
     lora_dropout: float = Field(0.05, ge=0, lt=1)

@@ -24,21 +24,21 @@ from everlearn.tasks.held_out import HeldOutText, blocks_in
 from everlearn.tasks.samples import Samples, samples_path
 
 
-class RowScores:
+class RowScorer:
     """Measure the missing cells of one row of the score matrix.
 
     Args:
         models: the models of the run, and the conditions of the evaluation.
         row: number of domains that the checkpoint has learnt; 0 is the base model.
         model: the checkpoint.
-        where: the checkpoint in words.
+        description: the checkpoint in words, such as "after news".
     """
 
-    def __init__(self, models: EvaluatedModels, row: int, model: nn.Module, where: str) -> None:
-        self.models, self.run, self.row, self.model, self.where = models, models.run, row, model, where
-        self.how, self.readers = models.conditions(row), models.readers(row)
+    def __init__(self, models: EvaluatedModels, row: int, model: nn.Module, description: str) -> None:
+        self.models, self.run, self.row, self.model, self.description = models, models.run, row, model, description
+        self.conditions, self.methods = models.conditions(row), models.test_time_methods(row)
         self.cells = self.run.folder.path / "evaluation"
-        self.shared = SharedCells(models.shared_folder(), model) if row == 0 and not self.readers else None
+        self.shared = SharedCells(models.shared_folder(), model) if row == 0 and not self.methods else None
 
     def measure_text(self, sets: Sequence[str], samples: Sequence[str]) -> None:
         """Score held-out sets, and generate samples for some.
@@ -46,12 +46,12 @@ class RowScores:
         With methods that evaluate with more than the checkpoint, the predictor differs from set to set. Otherwise one
         pass scores all sets.
         """
-        together, apart = ([], sets) if self.readers else (sets, [])
+        together, apart = ([], sets) if self.methods else (sets, [])
         size = self.run.recipe.evaluation.samples
         total = sum(blocks_in(self.models.held_out(name).path) for name in sets) + size * len(samples)
         if not total:
             return
-        with self.run.reporter.activity(f"Held-out text, {self.where}", total) as tell:
+        with self.run.reporter.activity(f"Held-out text, {self.description}", total) as tell:
             done = Counted(tell)
             self._measure_together(together, done)
             for name in dict.fromkeys([*apart, *samples]):
@@ -69,7 +69,11 @@ class RowScores:
         def sets() -> Iterator[tuple[HeldOutText, bool]]:
             for name in wanted_sets(self.run.recipe, self.row):
                 task, wanted = self.models.held_out(name), name in missing
-                if wanted and self.shared is not None and (there := self.shared.find(task, self.how)) is not None:
+                if (
+                    wanted
+                    and self.shared is not None
+                    and (there := self.shared.find(task, self.conditions)) is not None
+                ):
                     keep(there, found=True)
                     done.more(len(task.held_out.blocks))
                     wanted = False
@@ -80,20 +84,22 @@ class RowScores:
         def keep_new(cell: Cell) -> None:
             keep(cell)
             if self.shared is not None:
-                self.shared.keep(new.pop(cell.task), self.how, cell)
+                self.shared.keep(new.pop(cell.task), self.conditions, cell)
 
         new: dict[str, HeldOutText] = {}
         if missing:
-            measure_together(sets(), Checkpoint(self.model, self.how.objective), self.how, keep_new, done.more)
+            measure_together(
+                sets(), Checkpoint(self.model, self.conditions.objective), self.conditions, keep_new, done.more
+            )
 
     def _measure_apart(self, name: str, scored: bool, sampled: bool, done: Counted) -> None:
         """Score one held-out set and generate samples for it, with a predictor that is built once."""
         task, started = self.models.held_out(name), time.monotonic()
-        predictor = self.models.predictor_of(
-            self.row, task.domain, lambda: self.model, self.readers, lambda: task.held_out.blocks
+        predictor = self.models.build_predictor(
+            self.row, task.domain, lambda: self.model, self.methods, lambda: task.held_out.blocks
         )
         if scored:
-            self._keep_text(task.measure(predictor, replace(self.how, progress=done.part())))
+            self._keep_text(task.measure(predictor, replace(self.conditions, progress=done.part())))
             now = time.monotonic()
             self.run.took(SETS, 1, now - started)
             started = now
@@ -108,7 +114,7 @@ class RowScores:
 
     def _sample(self, task: Samples, predictor: Predictor) -> None:
         try:
-            task.measure(predictor, self.how).save(samples_path(self.cells, self.row, task.name))
+            task.measure(predictor, self.conditions).save(samples_path(self.cells, self.row, task.name))
         except ModelError as error:
             # No score depends on samples, so a report without them is no reason to stop.
             self.run.reporter.say(f"Samples of '{task.name}' are left out in row {self.row}: {error}")
@@ -117,26 +123,26 @@ class RowScores:
         """Measure an end task, unless its files are gone."""
         task, place = make_task(config), task_path(self.cells, self.row, config.name)
         try:
-            work = task.work(len(self.how.seeds))
+            work = task.work(len(self.conditions.seeds))
         except DataError as error:
             if not task_path(self.cells, 0, config.name).is_file():
                 raise
             refuse_damaged(place, str(error))
             # The labelled files of an earlier task are gone: that must not prevent learning a new domain.
-            self.run.reporter.say(f"End task '{config.name}' is left out {self.where}: {error}")
+            self.run.reporter.say(f"End task '{config.name}' is left out {self.description}: {error}")
             return
-        if self.shared is not None and (cached := self.shared.find(task, self.how)) is not None:
+        if self.shared is not None and (cached := self.shared.find(task, self.conditions)) is not None:
             cached.save(place)
             self.run.took(task.name, 1, None)
             return
         started = time.monotonic()
-        predictor = self.models.predictor_for(self.row, task, self.model, self.readers)
-        with self.run.reporter.activity(f"End task {config.name}, {self.where}", work.units) as done:
-            cell = task.measure(predictor, replace(self.how, progress=done))
+        predictor = self.models.task_predictor(self.row, task, self.model, self.methods)
+        with self.run.reporter.activity(f"End task {config.name}, {self.description}", work.units) as done:
+            cell = task.measure(predictor, replace(self.conditions, progress=done))
         cell.save(place)
         self.run.took(task.name, 1, time.monotonic() - started)
         if self.shared is not None:
-            self.shared.keep(task, self.how, cell)
+            self.shared.keep(task, self.conditions, cell)
 
 
 def damage_of(cell: Path) -> str | None:
