@@ -15,7 +15,7 @@ import tried_table
 from everlearn.errors import EverlearnError
 from everlearn.methods import build
 from everlearn.model.architectures import registered
-from everlearn.model.packed_rows import why_not_isolated
+from everlearn.model.packed_rows import masks_isolate, why_not_isolated
 from everlearn.model.routing import has_experts
 from everlearn.model.structure import kind_of_config, language_model_class
 from everlearn.model.units import why_without_units
@@ -58,6 +58,7 @@ def learn(model_type: str, method: str, **changes: Any) -> list[dict[str, torch.
         stage = stages.stage(trained, index, objective(model_type), steps=1, count=4, batch_size=2)
         parts = stages.learn(methods, stage)
         trained = stage.model  # type: ignore[assignment]
+        stage.objective.mean_loss(trained, stage.batches(2))
     return parts
 
 
@@ -88,8 +89,10 @@ def row(model_type: str) -> str:
 
 def _apart(made: PreTrainedModel, kind: str) -> str:
     """Return whether documents that share a row do not see each other, or why they do."""
+    if kind == "encoder" and made.config._attn_implementation != "sdpa":
+        return "its attention takes no mask for it"
     if kind == "encoder":
-        return "if asked" if made.config._attn_implementation == "sdpa" else "its attention takes no mask for it"
+        return "if asked" if masks_isolate(made) else "a mask does not keep them apart"
     return why_not_isolated(made) or "yes" if kind == "decoder" else "yes"
 
 

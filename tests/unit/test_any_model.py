@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,6 +25,7 @@ from everlearn.commands.activation_trace import trace
 from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
+from everlearn.model.anatomy import anatomy
 from everlearn.model.depth import places
 from everlearn.model.loading import class_with_vision, empty_model, load_weights
 from everlearn.model.objectives import IGNORE, make_objective
@@ -110,7 +113,7 @@ def second_documents(model, objective):
 @pytest.mark.parametrize("model_type", sorted(ENCODERS))
 def test_documents_of_an_encoders_row_can_be_kept_apart_with_sdpa(model_type):
     model = support_page.model(model_type)
-    if model.config._attn_implementation != "sdpa":
+    if support_page.committed()[model_type].split(" | ")[-2] != "if asked":
         with pytest.raises(ModelError, match=r"attn_implementation.*isolate_documents: false"):
             make_objective("masked", model, tiny.tokenizer(), isolate=True)
         return
@@ -227,18 +230,40 @@ def test_a_head_that_is_not_understood_is_refused():
         make_objective("causal", model, tiny.tokenizer(), isolate=False)
 
 
-OTHER_HEADS = {"esm": {"position_embedding_type": "absolute"}, "mobilebert": {"embedding_size": 32}}
+def test_a_bias_that_is_zero_is_found_too():
+    """ESM's head adds its bias to the projection, which random weights do not show."""
+    model = AutoModelForMaskedLM.from_config(configuration("esm"))
+    objective = make_objective("masked", model, tiny.tokenizer())
+    assert objective.forward(model, objective.collate(stages.blocks(2, 1, "masked"), [0, 1])).loss.isfinite()
 
 
-@pytest.mark.parametrize("model_type", OTHER_HEADS)
-def test_types_with_other_heads_are_refused_for_that(model_type):
-    options = {**TYPES["bert"], **OTHER_HEADS[model_type], "vocab_size": tiny.VOCABULARY, "pad_token_id": 1}
-    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **options))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    with pytest.raises(ModelError, match="makes its logits in another way"):
-        make_objective("masked", model, tiny.tokenizer(), isolate=False)
+def test_a_cap_is_restored_after_a_pass():
+    model = support_page.model("recurrent_gemma", logits_soft_cap=0.5)
+    stage = stages.stage(model, 1, "causal", count=2, batch_size=2)
+    losses = stage.objective.forward(model, next(stage.batches(2))).losses
+    assert losses.max() <= math.log(tiny.VOCABULARY) + 1
+    assert model.config.logits_soft_cap == 0.5
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "why"),
+    [
+        ("xmod", {"default_language": None}, "cannot read two tokens: Input language unknown.*`model.config`"),
+        ("rwkv", {"rescale_every": 2}, r"changes its own weights.*set `model.config: {rescale_every: 0}`"),
+    ],
+)
+def test_a_model_that_needs_another_configuration_says_so(model_type, changes, why):
+    with pytest.raises(ModelError, match=why):
+        support_page.learn(model_type, "sequential", **changes)
+
+
+def test_a_layer_of_groups_is_no_linear_layer():
+    """DeepSeek-V4 has a subclass of a linear layer that PEFT and MIGU would take for one."""
+    model = support_page.model("deepseek_v4")
+    assert not [path for path in anatomy(model).linears if path.endswith("o_a_proj")]
+    method = build({"name": "lora", "target_modules": ["o_a_proj"]})
+    with pytest.raises(MethodError, match="no linear layer 'o_a_proj'"):
+        method.check(stages.setting(model, [method], "causal"))
 
 
 @pytest.mark.parametrize(("model_type", "options"), [("mixtral", {}), ("mamba", {}), ("olmo2", {})])

@@ -8,10 +8,12 @@ convolution, a state-space mixer) has no units; its linear layers are listed as 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -59,6 +61,29 @@ def text_tower(model: PreTrainedModel) -> nn.Module:
     return tower if isinstance(tower, PreTrainedModel) else model.base_model
 
 
+def output_embeddings(model: nn.Module) -> nn.Module | None:
+    """Return the module that projects to the vocabulary, or None.
+
+    Some models name the table of their answers' tokens instead (FSMT): then it is the linear layer of that shape.
+    """
+    get: Any = getattr(model, "get_output_embeddings", None)
+    found: nn.Module | None = None if get is None else get()
+    if isinstance(found, nn.Embedding):
+        linears = (module for module in model.modules() if isinstance(module, nn.Linear))
+        return next((linear for linear in linears if linear.weight.shape == found.weight.shape), found)
+    return found
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer; some subclasses of one need another input (DeepSeek-V4's groups)."""
+    if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
+        return isinstance(module, (nn.Linear, Conv1D))
+    with torch.no_grad(), contextlib.suppress(RuntimeError):
+        output = module(module.weight.new_empty(1, 1, module.in_features))
+        return isinstance(output, torch.Tensor) and output.shape == (1, 1, module.out_features)
+    return False
+
+
 _QUERY = ("q_proj", "query", "query_proj", "q", "q_lin", "q_b_proj")
 _KEY = ("k_proj", "key", "key_proj", "k", "k_lin")
 _VALUE = ("v_proj", "value", "value_proj", "v", "v_lin")
@@ -89,7 +114,7 @@ def found_in(model: PreTrainedModel, kind: Kind) -> Architecture:
     """Return the architecture of a plain model, which may be on the meta device."""
     base = model.base_model
     paths = {module: path for path, module in model.named_modules()}
-    output: Any = model.get_output_embeddings()
+    output = output_embeddings(model)
     head = "" if output is None else paths[output]
     if kind == "encoder" and output is not None and base is not model:
         # Modules that transform the hidden state before the output embeddings are siblings of the base model.
@@ -142,6 +167,8 @@ def _stack(path: str, layers: nn.ModuleList, kind: Kind) -> Stack:
 def _linears(layer: nn.Module) -> list[_Linear]:
     found = []
     for path, module in layer.named_modules():
+        if not is_linear(module):
+            continue
         if isinstance(module, nn.Linear):
             found.append(_Linear(path, module.in_features, module.out_features))
         elif isinstance(module, Conv1D):

@@ -25,9 +25,10 @@ from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.model.anatomy import head_path, kind_of
 from everlearn.model.architectures import Tokens
 from everlearn.model.content import CONTENT, content_of, counted
+from everlearn.model.finding import output_embeddings
 from everlearn.model.gates import row_gates
 from everlearn.model.logit_scale import check_head
-from everlearn.model.packed_rows import why_not_isolated
+from everlearn.model.packed_rows import masks_isolate, why_not_isolated
 from everlearn.model.routing import router_loss
 from everlearn.model.shared_prompt import prompts_of
 from everlearn.model.training_mode import evaluating
@@ -45,7 +46,6 @@ from everlearn.model.vocabulary_head import (
     log_probabilities,
     logit_bias,
     logit_cap,
-    output_head,
     text_config,
     the_features,
     unwrap,
@@ -143,7 +143,7 @@ class Objective:
                 f"Objective '{self.name}' needs a model of kind {' or '.join(sorted(self.kinds))}, but "
                 f"'{type(model).__name__}' is of kind {kind}. Change `objective` or `model.path`."
             )
-        if (last := output_head(model)) is None:
+        if (last := output_embeddings(model)) is None:
             raise ModelError(
                 f"'{type(model).__name__}' has no vocabulary head, which objective '{self.name}' needs. Choose a "
                 "checkpoint with a language-model head (`model.path`)."
@@ -335,11 +335,13 @@ class Masked(Objective):
                 f"Objective 'masked' needs a tokenizer with a mask token; '{self.tokenizer.name_or_path}' has none. "
                 "Set `objective: causal`, or give a tokenizer with one (`model.tokenizer`)."
             )
-        if self.isolate and config_of(model)._attn_implementation != "sdpa":
+        if self.isolate and not masks_isolate(model):
+            kernel = config_of(model)._attn_implementation
+            other = "" if kernel == "sdpa" else "to sdpa where the model has it, or set "
             raise ModelError(
-                "Isolating packed documents in an encoder needs `model.attn_implementation: sdpa` "
-                f"(got '{config_of(model)._attn_implementation}'). Change it, or set `data.isolate_documents: false` "
-                "(which plain text allows, and prompts with answers do not)."
+                f"'{type(unwrap(model)).__name__}' with `model.attn_implementation: {kernel}` does not keep packed "
+                f"documents apart by a mask. Set {other}`data.isolate_documents: false` (which plain text allows, and "
+                "prompts with answers do not)."
             )
 
     @property

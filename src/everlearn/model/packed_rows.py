@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -65,11 +66,32 @@ def why_not_isolated(model: nn.Module) -> str:
         return ""
     if any(isinstance(module, nn.Conv1d) for module in text_tower(inner).modules()):
         return "its convolutions and state-space or linear-attention layers carry their state on through a row"
+    if getattr(inner.config, "compress_rates", None):
+        return "it compresses neighbouring tokens into one, whatever their document"
     if not takes(inner, "position_ids"):
         return "it takes no position ids"
     if next(inner.parameters()).device.type != "meta" and not _isolates(inner):
         return "its attention mask is not made from the positions that it is given"
     return ""
+
+
+def masks_isolate(model: nn.Module) -> bool:
+    """Return whether a mask of which tokens see which keeps the documents of an encoder's row apart.
+
+    Registered architectures with the kernel for it do; others are tested by one forward pass, except on the meta
+    device, where they are assumed to.
+    """
+    inner: Any = transformers_model(model)[1]
+    if inner.config._attn_implementation != "sdpa":
+        return False
+    device = next(inner.parameters()).device
+    if registered(str(inner.config.model_type)) is not None or device.type == "meta":
+        return True
+    ids, document = torch.tensor(_ROWS, device=device), torch.tensor(_POSITIONS, device=device).eq(0).cumsum(0)
+    seen = (document[:, None] == document).expand(len(ids), 1, -1, -1)
+    with torch.no_grad(), evaluating(model), contextlib.suppress(RuntimeError, ValueError):
+        return _agree(model(input_ids=ids, attention_mask=seen).logits)
+    return False  # it expects a mask of tokens (ESM)
 
 
 def _isolates(model: nn.Module) -> bool:
@@ -78,7 +100,11 @@ def _isolates(model: nn.Module) -> bool:
         device = next(model.parameters()).device
         ids, positions = torch.tensor(_ROWS, device=device), torch.tensor([_POSITIONS] * 2, device=device)
         with torch.no_grad(), evaluating(model):
-            logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-        one, other = logits[:, _POSITIONS.index(0, 1) :].float()
-        _ISOLATES[model] = float((one - other).abs().max()) <= 1e-3 * float(one.abs().max())
+            _ISOLATES[model] = _agree(model(input_ids=ids, position_ids=positions, use_cache=False).logits)
     return _ISOLATES[model]
+
+
+def _agree(logits: Tensor) -> bool:
+    """Return whether the second documents of the two rows have the same logits."""
+    one, other = logits[:, _POSITIONS.index(0, 1) :].float()
+    return float((one - other).abs().max()) <= 1e-3 * float(one.abs().max())

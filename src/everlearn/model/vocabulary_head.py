@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
@@ -22,7 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import head_path
 from everlearn.model.cross_entropy import cross_entropy
-from everlearn.model.logit_scale import check_head, hidden_scale, logit_scale
+from everlearn.model.finding import output_embeddings
+from everlearn.model.logit_scale import check_head, hidden_scale, logit_scale, whole_head
 from everlearn.model.parameter_substitution import substituted, substituting
 
 LogitObserver = Callable[[Tensor, Tensor], None]
@@ -32,6 +33,9 @@ IGNORE = -100
 LOGITS_PER_CHUNK = 2**26
 """Largest number of logits held at once; larger projections are split into chunks, which the backward pass
 recomputes."""
+CAPS: Mapping[str, float | None] = {"final_logit_softcapping": None, "logits_soft_cap": 2.0**60}
+"""Options of a configuration that cap the logits, and the value that leaves them as they are: RecurrentGemma divides by
+its cap in any case, and a power of two divides without an error."""
 _OBSERVERS: WeakKeyDictionary[nn.Module, list[LogitObserver]] = WeakKeyDictionary()
 
 
@@ -41,9 +45,12 @@ def config_of(model: nn.Module) -> Any:
 
 
 def output_head(model: nn.Module) -> nn.Module | None:
-    """Return the module whose output is the logits, or None."""
-    get: Any = getattr(model, "get_output_embeddings", None)
-    return None if get is None else get()
+    """Return the module whose output is the logits, or None.
+
+    It is the projection to the vocabulary, or the module around it (:func:`whole_head`).
+    """
+    last = output_embeddings(model)
+    return last if last is None else whole_head(last)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -93,11 +100,12 @@ def at_head(
     """
     compute = of or partial(_chunked_loss, parts=[part for part in parts if part.labels is not None])
     caught: list[Tensor] = []
-    first, last = model.get_submodule(head_path(model)), output_head(model)
+    first, last = model.get_submodule(head_path(model)), output_embeddings(model)
     if last is None:
         raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
-    config, cap = text_config(model), logit_cap(model)
+    config, (capped, cap) = text_config(model), _cap(model)
     check_head(model, first, last, logit_bias(model), cap)
+    last = whole_head(last)
     scale = logit_scale(last)
     labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
 
@@ -127,7 +135,7 @@ def at_head(
     else:
         last.forward = lambda features: compute(project, features, labels, cap) / scale
     if cap is not None:
-        vars(config)["final_logit_softcapping"] = None  # assigned, it would be checked: some types require a number
+        vars(config)[capped] = CAPS[capped]  # assigned, it would be checked: some types require a number
     try:
         yield caught
     finally:
@@ -136,7 +144,7 @@ def at_head(
         if owner is not None:
             owner.final_logits_bias = bias
         if cap is not None:
-            vars(config)["final_logit_softcapping"] = cap
+            vars(config)[capped] = cap
 
 
 def _added_bias(model: nn.Module) -> tuple[Any, Any]:
@@ -187,8 +195,16 @@ def logit_cap(model: nn.Module) -> float | None:
 
     Inside :func:`at_head`, which caps them itself, it is None.
     """
-    cap: float | None = getattr(text_config(model), "final_logit_softcapping", None)
-    return cap
+    return _cap(model)[1]
+
+
+def _cap(model: nn.Module) -> tuple[str, float | None]:
+    """Return the option that caps the logits, and its value, None if it has no effect."""
+    config = text_config(model)
+    for name, without in CAPS.items():
+        if (cap := getattr(config, name, without)) != without:
+            return name, cap
+    return "", None
 
 
 def logit_bias(model: nn.Module) -> Tensor | None:
@@ -274,7 +290,7 @@ def likeliest(project: Callable[[Tensor], Tensor], features: Tensor, labels: Ten
 def _width(project: Callable[[Tensor], Tensor]) -> int:
     """Return the size of the vocabulary that the forward of a head projects to."""
     head: Any = project.__self__  # type: ignore[attr-defined]
-    return int(getattr(head, "out_features", None) or head.weight.shape[0])
+    return int(getattr(head, "out_features", None) or max(weight.shape[0] for weight in head.parameters()))
 
 
 def drawn(

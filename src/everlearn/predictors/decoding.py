@@ -148,6 +148,8 @@ def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
             logits_to_keep=1,
             **({"position_ids": positions} if positioned else {}),
         )
+        if "past_key_values" not in out:  # its modules keep the cache (RecurrentGemma)
+            yield from _again(model, inputs)
         ids = (yield _likely(out.logits))[:, None]
         cache, positions = out.past_key_values, positions[:, -1:] + 1
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)

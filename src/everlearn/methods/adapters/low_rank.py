@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
+from everlearn.model.finding import is_linear
 from everlearn.model.lora_targets import Targets, sizes_of, targets_of
 from everlearn.model.peft_adapter import merged, refused_by_peft
 from everlearn.model.quantising import in_full, is_quantised
@@ -153,7 +154,7 @@ class LowRank(Method):
             matching = [
                 path
                 for path, module in model.named_modules()
-                if (path == name or path.endswith(f".{name}")) and isinstance(module, (nn.Linear, Conv1D))
+                if (path == name or path.endswith(f".{name}")) and is_linear(module)
             ]
             if not matching:
                 raise MethodError(
