@@ -45,7 +45,7 @@ def test_the_recipe_trains_the_base_as_it_was_pre_trained_and_tests_on_text_that
     assert recipe.general is not None
     for corpus in (*recipe.domains, recipe.general):
         assert corpus.path.endswith("train.jsonl")
-        assert str(corpus.validation).endswith("validation.jsonl")
+        assert str(corpus.validation).endswith("apart.jsonl")
     assert load_model(recipe.model).config.hidden_dropout_prob == 0.0
 
 

@@ -389,7 +389,8 @@ def test_nothing_is_imported_and_splits_are_disjoint(libraries, tmp_path):
     assert seen[0] == ("alpha", 0, 3)
     assert seen[-1] == ("done", 3, 3)
     texts = {name: [row["text"] for row in rows(path)] for name, path in paths.items() if "tasks" not in name}
-    assert set(texts.pop("general/apart")) <= set(texts["general/validation"])
+    for domain in ("alpha", "beta", "general"):
+        assert set(texts.pop(f"{domain}/apart")) <= set(texts[f"{domain}/validation"])
     every = [letters(text) for part in texts.values() for text in part]
     assert len(every) == len(set(every))
     paragraphs = [letters(p) for part in texts.values() for text in part for p in text.split("\n\n")]
@@ -405,7 +406,7 @@ def test_nothing_is_imported_and_splits_are_disjoint(libraries, tmp_path):
     assert {"general/train", "general/validation"} < set(texts)
 
 
-def test_general_text_that_stands_apart_has_no_copies_in_the_training_text(tmp_path):
+def test_text_that_stands_apart_has_no_copies_in_the_training_text(tmp_path):
     learnt, new = tiny.texts(40, seed=4, words=80), tiny.texts(20, seed=5, words=80)
     learnt, new = ([text for text in texts if len(text.split()) > 20] for texts in (learnt, new))
     copies = [f"Another beginning. {text}" for text in learnt[:5]]

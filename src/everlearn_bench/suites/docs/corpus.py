@@ -82,8 +82,8 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
         progress: called as ``progress(library, done, total)`` while libraries are read.
 
     Returns:
-        The files by name: ``<domain>/{train,validation,test}``, ``general/{train,validation,apart}`` (JSON lines with
-        ``text``; `apart` is `validation` without what the training text nearly repeats) and
+        The files by name: ``<domain>/{train,validation,apart,test}``, ``general/{train,validation,apart}`` (JSON lines
+        with ``text``; `apart` is `validation` without what the training text nearly repeats) and
         ``tasks/<domain>_{train,test}`` (with ``text`` and ``label``).
 
     Raises:
@@ -91,7 +91,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
     """
     versions = fingerprint()
     folder = folder if folder is not None else cache_folder(versions)
-    names = [f"{domain}/{split}" for domain in DOMAINS for split in ("train", "validation", "test")]
+    names = [f"{domain}/{split}" for domain in DOMAINS for split in ("train", "validation", "apart", "test")]
     names += ["general/train", "general/validation", "general/apart"]
     names += [f"tasks/{domain}_{part}" for domain in DOMAINS for part in ("train", "test")]
     paths = {name: folder / f"{name}.jsonl" for name in names}
