@@ -219,7 +219,7 @@ def test_the_reason_of_the_default_tolerance_is_computed():
 
 def test_the_first_of_runs_that_end_alike_is_not_said_to_end_better():
     first, *_ = verdict(of(results("plain", "Sequential", 0.1), results("das", "DAS", 0.1, seed=0)))
-    assert "the largest gain of all runs." in first
+    assert first.startswith("Take Sequential or DAS: ")
     assert "more than in any other run" not in first
 
 
@@ -290,7 +290,9 @@ def test_of_runs_that_end_alike_the_one_that_keeps_general_text_is_named():
     plain, das = results("plain", "Sequential", 0.3), results("das", "DAS", 0.3)
     das["summary"]["bits_per_byte"]["general_drift"]["general"] = report_fixture.estimate(0.05, 0.01)
     said = " ".join(verdict(of(plain, das)))
-    assert "Its gain is not clearly different from that of DAS: the difference" in said
+    assert said.startswith("Take Sequential or DAS: at the end of the stream Sequential is 0.")
+    assert "better at its domains than the base model, and the gain of the other is not clearly different." in said
+    assert "With Sequential, right after training on it, a domain had gained" in said
     assert re.search(r"Of these, DAS \(by 0\.\d+ bits/byte \(.*\)\) clearly kept more general knowledge\.", said)
 
 
@@ -306,7 +308,7 @@ def test_a_method_that_wins_nothing_is_told_so():
     plain = results("plain", "Sequential", 0.1)
     same = of(plain, results("das", "DAS", 0.1))
     assert "No difference between DAS and Sequential is larger than its uncertainty." in verdict(same)
-    assert any(sentence.startswith("Its gain is not clearly different from that of DAS") for sentence in verdict(same))
+    assert verdict(same)[0].startswith("Take Sequential or DAS: ")
     worse = " ".join(verdict(of(plain, results("das", "DAS", 0.2))))
     assert "Compared with Sequential, DAS ended worse, forgot" in worse
     assert "and is clearly better at nothing." in worse

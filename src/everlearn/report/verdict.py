@@ -2,11 +2,13 @@
 
 The rule: a run is worth taking if, at the end of the stream, it is better at its domains than the base model, and
 general text lost no more than the tolerance (`report.tolerate`). Of several such runs the one with the largest gain is
-taken.
+taken, or any whose gain is not clearly different from it.
 Both conditions are judged by 95 % intervals.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from everlearn import wording
 from everlearn.comparison.comparison import Comparison
@@ -87,7 +89,8 @@ def _rule(comparison: Comparison) -> list[str]:
     sentences = [
         "The rule: a run is worth taking if, at the end of the stream, it is better at its domains than the base "
         f"model, and general text lost no more than {bound} (`report.tolerate`), if it was measured. Both are judged "
-        "by 95 % intervals. Of several such runs, take the one with the largest gain."
+        "by 95 % intervals. Of several such runs, take the one with the largest gain; any within its uncertainty is as "
+        "good."
     ]
     if not any(map(comparison.drifts, range(len(comparison.pools)))):
         return [*sentences, "General text was not measured, so it is unknown how much of it was forgotten."]
@@ -129,7 +132,7 @@ def _choice(comparison: Comparison) -> list[str]:
         apart = comparison.streams and not comparison.domains
         why = "the runs have no domain in common" if apart else "none was measured at the end against the base model"
         return [f"No run can be recommended: {why}."]
-    chosen = next(iter(_candidates(comparison, gained)), None)
+    chosen, alike = next(iter(_candidates(comparison, gained)), None), list[int]()
     first = gained.ranking[0] if chosen is None else chosen
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
@@ -150,7 +153,8 @@ def _choice(comparison: Comparison) -> list[str]:
         opening = f"No run can be recommended: {label} is best at the end of the stream ({value})"
         sentences = [f"{opening}, but there is no interval that shows how certain that is."]
     elif chosen is not None:
-        sentences = _take(comparison, gained, chosen)
+        alike = _alike(gained, chosen, _candidates(comparison, gained))
+        sentences = _take(comparison, gained, chosen, alike)
     elif estimate.sign == 1:
         sentences = _none_within(comparison, gained)
     else:
@@ -160,8 +164,8 @@ def _choice(comparison: Comparison) -> list[str]:
             f"None is worth taking: at the end of the stream {how} at its domains than the base model; {best} is "
             f"{label} ({value})."
         ]
-    sentences += _tied(comparison, gained, first)
-    sentences += _cost_of(comparison, first)
+    sentences += _tied(comparison, gained, first, alike)
+    sentences += _cost_of(comparison, first, f"With {label}, right" if alike else "Right")
     return sentences + _unequal(comparison)
 
 
@@ -176,18 +180,22 @@ def _waiting(comparison: Comparison) -> list[str]:
     ]
 
 
-def _take(comparison: Comparison, gained: Measure, chosen: int) -> list[str]:
-    """Return the run that the rule takes, and those that gained more but lost more general text."""
+def _take(comparison: Comparison, gained: Measure, chosen: int, alike: list[int]) -> list[str]:
+    """Return the runs that the rule takes, and those that gained more but lost more general text."""
     value = _plain(gained, gained.estimates[chosen])
     place = gained.ranking.index(chosen)
     before, after = gained.ranking[:place], gained.ranking[place + 1 :]
-    better = f"at the end of the stream it is {value} better at its domains than the base model"
-    if before:
+    it = comparison.labels[chosen] if alike else "it"
+    better = f"at the end of the stream {it} is {value} better at its domains than the base model"
+    if alike:
+        better += f", and the gain of the other{'s' * (len(alike) > 1)} is not clearly different"
+    elif before:
         better += ", the largest gain of the runs whose general text is within the tolerance"
     elif after:
         clear = all(gained.judge(chosen, run) == 1 for run in after)
         better += f", {'clearly more than any other run' if clear else 'the largest gain of all runs'}"
-    sentences = [f"Take {comparison.labels[chosen]}: {better}."]
+    taken = _few([comparison.labels[run] for run in (chosen, *alike)], "or")
+    sentences = [f"Take {taken}: {better}."]
     dear = [run for run in before if gained.estimates[run].sign == 1]
     for where, words in {
         Side.BEYOND: f"general text lost more than {_bound(comparison)}: take it only if that does not matter",
@@ -219,14 +227,21 @@ def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
     ]
 
 
-def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
-    alike = [run for run in gained.ranking if run != first and gained.judge(first, run) == 0]
-    if not alike:
-        return []
-    named, which = _few([comparison.labels[run] for run in alike]), "the" if len(alike) == 1 else "each"
-    sentences = [
-        f"Its gain is not clearly different from that of {named}: {which} difference is within its uncertainty."
-    ]
+def _alike(gained: Measure, first: int, runs: Sequence[int]) -> list[int]:
+    """Return the runs whose gain is not clearly different from that of the first."""
+    return [run for run in runs if run != first and gained.judge(first, run) == 0]
+
+
+def _tied(comparison: Comparison, gained: Measure, first: int, taken: Sequence[int]) -> list[str]:
+    """Say which runs, besides those that are taken, are as good as the first, and which of all kept more."""
+    alike = _alike(gained, first, gained.ranking)
+    sentences = []
+    if others := [comparison.labels[run] for run in alike if run not in taken]:
+        which = "the" if len(others) == 1 else "each"
+        sentences.append(
+            f"Its gain is not clearly different from that of {_few(others)}: {which} difference is within its "
+            "uncertainty."
+        )
     for measure in comparison.measures[gained.metric]:
         if measure.quantity.key != "general_drift":
             continue
@@ -262,18 +277,18 @@ def _settings(values: Values) -> list[str]:
     ]
 
 
-def _few(words: list[str]) -> str:
+def _few(words: list[str], conjunction: str = "and") -> str:
     rest = len(words) - _SAID
-    return listing(words) if rest <= 0 else listing([*words[:_SAID], f"{rest} more"])
+    return listing(words if rest <= 0 else [*words[:_SAID], f"{rest} more"], conjunction)
 
 
-def _cost_of(comparison: Comparison, run: int) -> list[str]:
+def _cost_of(comparison: Comparison, run: int, right: str = "Right") -> list[str]:
     """Say what one run learnt, how much of that it forgot again, and what general text lost."""
     lead, sentences = comparison.lead, []
     learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
     if learnt is not None and learnt.estimates[run].value is not None:
         value = _value(learnt, learnt.estimates[run])
-        sentences.append(f"Right after training on it, a domain had gained {value} on average.")
+        sentences.append(f"{right} after training on it, a domain had gained {value} on average.")
     if forgotten is not None and forgotten.estimates[run].value is not None:
         estimate = forgotten.estimates[run]
         value, share = _value(forgotten, estimate), share_forgotten(comparison, run)
