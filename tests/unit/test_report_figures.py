@@ -19,13 +19,14 @@ from everlearn.evaluation import Cell
 from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_json
 from everlearn.report import compare, model_card, page
-from everlearn.report.drawing import SERIES, Drawing, Scale, spread, tick_texts, ticks
+from everlearn.report.drawing import SERIES, WIDTH, Drawing, Scale, spread, tick_texts, ticks
 from everlearn.report.figures import FIGURES, draw, in_section
 from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.figures.heat import READABLE, Heat, Shade
+from everlearn.report.figures.registry import standalone
 from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint, frontier
 from everlearn.report.figures.weight_movement import said as named
 from everlearn.report.figures.within_stage import _line, ends
@@ -103,6 +104,21 @@ def test_ticks_are_round_and_inside(low, span, count):
         step = found[1] - found[0]
         assert any(step / 10**power == pytest.approx(round(step / 10**power), rel=1e-3) for power in range(-8, 8))
     assert len(tick_texts(found)) == len(found)
+
+
+def test_an_axis_of_integers_has_no_halves():
+    assert tick_texts(ticks(0, 2, 4, whole=True)) == ["0", "1", "2"]
+    assert tick_texts(ticks(0, 2, 4)) == ["0.0", "0.5", "1.0", "1.5", "2.0"]
+    assert ticks(0, 1000, 4, whole=True) == ticks(0, 1000, 4)
+    trials = Curves("score", [Curve(0, (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4))], "Caption.", x_label="trials")
+    assert {"1", "2", "3", "4"} <= set(texts(one("curves", trials)))
+    assert "1.5" not in texts(one("curves", trials))
+
+
+def test_a_page_enlarges_a_figure_a_little_at_most_and_a_picture_of_its_own_has_its_size():
+    (drawn,) = draw("curves", Curves("score", [Curve(0, (1, 2), (0.1, 0.2))], "Caption."))
+    assert f'style="max-width: {1.25 * WIDTH:g}px"' in drawn.svg
+    assert "max-width" not in standalone(drawn)
 
 
 def test_a_range_holds_every_value_and_zero():

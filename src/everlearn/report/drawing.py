@@ -27,6 +27,8 @@ SIZE = 12
 """Font size in pixels of the view box."""
 WIDTH = 380
 """Pixels of a figure's view box. A phone leaves 358 pixels, so its texts are 11 pixels high."""
+_LARGEST = 1.25
+"""Factor by which a page may enlarge a figure, so that its texts stay smaller than headings."""
 _HALO = "paint-order:stroke;stroke:var(--paper);stroke-width:4px"
 _MARKERS = (
     "m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
@@ -59,14 +61,18 @@ def width_of(text: str, size: float = SIZE) -> float:
     return sum(1.0 if ord(character) > 0x2E7F else 0.56 for character in text) * size
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return at most about `count` round numbers from `low` to `high`, in steps of 1, 2 or 5 times a power of ten."""
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+    """Return at most about `count` round numbers from `low` to `high`, in steps of 1, 2 or 5 times a power of ten.
+
+    With `whole` these are integers.
+    """
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * (1 - 1e-9))
+    step = max(step, 1.0) if whole else step
     values = [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     return values or [low]
 
@@ -221,9 +227,11 @@ class Drawing:
         at = f'transform="translate({px(x)},{px(y)}) rotate({px(turn)})"' if turn else f'x="{px(x)}" y="{px(y)}"'
         self.add(f"<text {at}{style}>{escape(text)}</text>")
 
-    def x_axis(self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None) -> None:
-        """Draw round numbers below the plot; `grid` is the height that their grid lines reach."""
-        values = ticks(scale.low, scale.high, count)
+    def x_axis(
+        self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None, whole: bool = False
+    ) -> None:
+        """Draw round numbers below the plot, integers if `whole`; `grid` is the height that their grid lines reach."""
+        values = ticks(scale.low, scale.high, count, whole)
         if grid is not None:
             self._rules({value: f"M{px(scale(value))},{px(at)}V{px(grid)}" for value in values})
         for value, label in zip(values, tick_texts(values), strict=True):
@@ -257,4 +265,5 @@ class Drawing:
         """
         label = escape(" ".join(description.split()), quote=True)
         box = f'viewBox="0 0 {px(self.width)} {px(self.height)}"' + (f' class="{screen}"' if screen else "")
+        box += f' style="max-width: {px(_LARGEST * self.width)}px"'
         return f'<svg role="img" aria-label="{label}" {box}>\n' + "\n".join(self._parts) + "\n</svg>"

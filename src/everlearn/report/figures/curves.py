@@ -97,7 +97,8 @@ def curves(found: Curves) -> Iterator[Plate]:
         drawing.line(x(mark), height, x(mark), top, FAINT, 0.8, "2 3")
     drawing.y_axis(y, left, found.unit, 4 if found.small else 5, grid=width - 4)
     if found.ticks is None:
-        drawing.x_axis(x, height, found.x_label, 4 if found.small else 6)
+        whole = all(float(at).is_integer() for line in found.lines for at in line.x)
+        drawing.x_axis(x, height, found.x_label, 4 if found.small else 6, whole=whole)
     else:
         _names(drawing, x, height, found.ticks, turned)
     for line in sorted(found.lines, key=lambda line: -line.series):
