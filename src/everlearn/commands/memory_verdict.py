@@ -73,10 +73,11 @@ def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_no
     for change, changed in _changes(estimate, setups, why_not_sharded):
         if any(estimate.fixed(setup).peak > ROOM * memory for setup in changed):
             continue
-        peak = max(estimate.held(setup).peak for setup in changed)
-        if peak <= ROOM * memory:
+        less = max((estimate.held(setup) for setup in changed), key=lambda each: each.peak)
+        if less.peak <= ROOM * memory:
             keys = " and ".join(f"`{key}: {_yaml(value)}`" for key, value in change.items())
-            return FitVerdict(False, f"{said} Set {keys}: then it holds about {size(peak)}, and fits.", change)
+            then = f"then it holds at most about {size(less.peak)}, {_largest(less)[0]}, and fits"
+            return FitVerdict(False, f"{said} Set {keys}: {then}.", change)
     sharded = f" FSDP2 cannot be used: {why_not_sharded}." if why_not_sharded and first.devices > 1 else ""
     other = "a method that trains adapters" if "gradients" in parts else "a `method` that measures less between domains"
     return FitVerdict(

@@ -56,9 +56,10 @@ def verdict(found: Found) -> list[str]:
     general = chosen.drift is not None
     drift = f", less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`)" if general else ""
     sentences.append(
-        f"The score is the gain at the end{drift}; trials were {100 * found.share:.0f} % of the recipe's steps, but at "
-        f"least {FEWEST} a domain, with one seed. Each row had {wording.count(count, 'trial')} at the same points. The "
-        f"best of them is best by luck in part: before you rely on it, `{_full_runs(chosen, rival, row)}`."
+        f"The score is the gain at the end{drift}; trials were {100 * found.share:.0f} % of the recipe's steps (at "
+        f"least {FEWEST} a domain, where the recipe has as many), with one seed. Each row had "
+        f"{wording.count(count, 'trial')} at the same points. The best of them is partly best by luck: before you rely "
+        f"on it, compare complete runs of the recommended recipe, `{_full_runs(chosen, rival, row)}`."
     )
     if not general:
         sentences.append("There is no general text (`general`): what was forgotten of it is not in the score.")

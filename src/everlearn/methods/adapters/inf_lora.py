@@ -24,14 +24,14 @@ class InfLoRA(IncLoRA):
 
     Ĥ_t = (I − M_t M_tᵀ) H_t,  A_t = U_rᵀ with the r leading left singular vectors U_r of Ĥ_t
 
-    H_t holds the inputs of a layer for the text of domain t, [d_in, tokens], and the orthonormal columns of M_t span
-    the inputs of earlier domains, so A_t M_t = 0: what domain t learns does not change how a layer answers such inputs.
-    (A and B are called B and A in the paper.) After the domain, its inputs are measured with the trained model, and as
-    few leading singular vectors u_1, u_2, … of their part outside of M_t are added to M_t as
+    H_t holds the inputs of a layer for the text of domain t, [d_in, tokens]. The orthonormal columns of M_t span the
+    inputs of earlier domains, so A_t M_t = 0: what domain t learns does not change what a layer computes for such
+    inputs. (A and B are called B and A in the paper.) After the domain, H_t and Ĥ_t are computed again with the trained
+    model. M_{t+1} is M_t with the leading left singular vectors u_1, …, u_k of Ĥ_t added, for the smallest k with
 
-    ‖M_tᵀ H_t‖² + ‖u_1ᵀ H_t‖² + ‖u_2ᵀ H_t‖² + … ≥ ε ‖H_t‖²
+    ‖M_tᵀ H_t‖² + ‖u_1ᵀ H_t‖² + … + ‖u_kᵀ H_t‖² ≥ ε ‖H_t‖²
 
-    takes (gradient projection memory, arXiv 2103.09762, eq. 5 and 9). DualGPM stores a basis of the complement instead
+    (gradient projection memory, arXiv 2103.09762, eq. 5 and 9). DualGPM stores a basis of the complement instead
     where that is smaller, which is the same space; here M_t is stored.
 
     Ours is the application to language models, and which layers get an adapter. The released code differs in three
