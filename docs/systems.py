@@ -50,6 +50,7 @@ TESTS: Mapping[str, str] = {
     "corda": "test_method_residual.py",
     "lora_null": "test_method_residual.py",
     "inf_lora": "test_method_inf_lora.py",
+    "compositional_modules": "test_method_compositional_modules.py",
     "mocl": "test_method_modules.py",
     "k_adapter": "test_method_modules.py",
     "side_tuning": "test_method_side_tuning.py",
@@ -344,9 +345,9 @@ NOT_HERE = """\
 
 Related work that is not written yet, with what comes nearest:
 
-* Adapters for continual fine-tuning (Khan et al. 2022): `dap_adapter` and `adapter_cl` come nearest.
-* Adaptive compositional modules (Zhang et al. 2022), which search for layers whose adapter is reused: `demix` begins
-  a domain with the nearest earlier adapter.
+* Adapters for continual fine-tuning (Khan et al. 2022): no text of the paper could be found. The abstract of "Lifelong
+  Language Learning with Adapter based Transformers" (ACML workshop 2022), which it is likely to be, describes an
+  adapter for each task in a pre-trained Transformer, without replay. That is `dap_adapter`; nothing more was read.
 * The ten domains of Cossu et al. 2022, and their protocol: the suites `m2d2` and `six-domains`.
 * Forget-Me-Not on reading comprehension, as in its paper: its row is of classifications."""
 IN_WEIGHTS = {"distance", "layers", "line", "movement"}

@@ -26,6 +26,7 @@ from everlearn.methods.base import MethodConfig as MethodConfig
 from everlearn.methods.base import Needs as Needs
 from everlearn.methods.base import Stage as Stage
 from everlearn.methods.base import register as register
+from everlearn.methods.composition.compositional_modules import CompositionalModules as CompositionalModules
 from everlearn.methods.composition.ensemble import DomainEnsemble as DomainEnsemble
 from everlearn.methods.composition.k_adapter import KAdapter as KAdapter
 from everlearn.methods.composition.mocl import MoCL as MoCL

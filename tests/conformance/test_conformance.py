@@ -37,6 +37,7 @@ from methods_of_other_kinds import OTHERS, registered
 
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("classic", "text-to-text"): {"contrast": 0},
+    ("compositional_modules", "text-to-text"): {"replay": 0},
     ("das", "text-to-text"): {"contrast": 0},
     ("ensemble", "text-to-text"): {"combine": "by_confidence"},
     **{("forever", objective): {"sample": 0.5, "warm_up": 1} for objective in stages.ARCHITECTURE},

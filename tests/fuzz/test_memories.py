@@ -20,6 +20,7 @@ from fuzz.harness import fuzz
 from fuzz.test_run_folders import mutated
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "compositional_modules": ("causal", {"samples": 4}),
     "dap_adapter": ("masked", {}),
     "budget": ("causal", {"samples": 4, "probe": 4, "checks": 2}),
     "das": ("masked", {"samples": 8}),

@@ -40,6 +40,11 @@ CASES = {
     "progressive_prompts": ("t5", {"name": "progressive_prompts", "n_tokens": 4, "bottleneck": 8}, {}),
     "mocl": ("t5", {"name": "mocl", "n_tokens": 4}, {}),
     "sapt_lora": ("gpt2", {"name": "sapt_lora", "r": 2, "samples": 6, "pseudo": "generated", "pseudo_tokens": 8}, {}),
+    "compositional_modules": (
+        "gpt2",
+        {"name": "compositional_modules", "samples": 4, "pseudo": "generated", "decide": 0.5},
+        {},
+    ),
     "lfpt5": ("gpt2", {"name": "lfpt5", "n_tokens": 4, "samples": 3, "pseudo_tokens": 12}, {}),
     "classic": ("roberta", "classic", {}),
     "elle": ("roberta", {"name": "elle", "recovery": 1.0, "share": 0.3, "capacity": 16}, {}),

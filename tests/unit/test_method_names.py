@@ -143,6 +143,8 @@ def test_an_error_names_what_was_written(plain) -> None:
         ({"name": "kd_logits", "top_k": 8}, {"importance_pass": True}),
         ({"name": "lfpt5", "pseudo": 0, "divergence": 0}, {"importance_pass": False}),
         ({"name": "sapt_lora", "pseudo": "generated"}, {"importance_pass": True, "old_data": False}),
+        ({"name": "compositional_modules", "pseudo": "generated"}, {"importance_pass": True, "old_data": False}),
+        ({"name": "compositional_modules", "replay": 0}, {"old_data": False}),
         ({"name": "replay", "share": 0}, {"old_data": False}),
         ({"name": "replay", "source": "general"}, {"old_data": False}),
         ({"name": "replay", "source": "both"}, {"old_data": True}),
