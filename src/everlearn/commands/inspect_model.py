@@ -27,14 +27,14 @@ from everlearn.wording import size
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters of one place in the model, and how many of them masks can reach."""
+    """A group of parameters in one place of the model, and how many of them a method can mask."""
 
     name: str
     parameters: int
     by_units: int
-    """Parameters that masks per unit (heads, neurons, outputs) can reach."""
+    """Number of parameters that a mask of units (heads, neurons, outputs) covers."""
     by_rows: int
-    """Parameters that masks per output row of a projection can reach."""
+    """Number of parameters that a mask of a projection's output rows covers."""
 
 
 @dataclass(frozen=True)

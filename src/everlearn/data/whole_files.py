@@ -86,7 +86,7 @@ def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits:
 
 
 def _visible(page: Any) -> str:
-    """Return the text in lines: they end where blocks do, and inside of <pre> where the source has them."""
+    """Return the text in lines, which end with block elements, and inside of <pre> where the source's lines end."""
     from lxml import etree
 
     parts: list[str] = []

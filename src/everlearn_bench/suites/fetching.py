@@ -169,7 +169,7 @@ class _OutOfReach(DataError):
 
 
 class _Hasty(HTTPConnection):
-    """A connection with a shorter timeout for connecting than for reading."""
+    """A connection that waits less long for connecting than for reading."""
 
     def connect(self) -> None:
         """Connect within :data:`CONNECT` seconds."""

@@ -150,7 +150,7 @@ def _perplexities(run: Run) -> dict[str, dict[str, float]]:
 
 
 def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
-    """Make a table of the study's measures: means over domains, with medians; of all and of each super-domain.
+    """Make a table of the study's measures: means and medians over all domains and over each super-domain.
 
     Args:
         label: label of the pool.

@@ -197,7 +197,7 @@ class Router(nn.Module):
         return (blocks * self._gates[..., None].to(activations.dtype)).flatten(-2)
 
     def forget(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Drop the gates of the pass; a forward hook of the layer."""
+        """Drop the gates of the last pass; called as a forward hook of the layer."""
         self._gates = None
 
     def take(self) -> tuple[Tensor, Tensor]:

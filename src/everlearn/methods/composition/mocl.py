@@ -188,7 +188,9 @@ class MoCL(Method):
 
 
 class Matching(Composed):
-    """w = softmax(scale · cos(q, k_i)), q the mean of the plain model's last hidden states.
+    """Weigh the modules of the domains for each text: w = softmax(scale · cos(q, k_i)).
+
+    q is the mean of the plain model's last hidden states.
 
     Attributes:
         likeness: cos(q, k_i) of the last pass, [B, 1 or S, t].

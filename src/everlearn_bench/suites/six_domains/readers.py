@@ -146,7 +146,10 @@ def books(path: Path) -> Iterator[Document]:
 
 
 def book(name: str) -> str:
-    """Return a short hash of author and title of a book: letters and digits of the path, whose blanks and ends vary."""
+    """Return a short hash that identifies a book by its file name, author and title.
+
+    Only letters and digits count, since copies differ in blanks and endings.
+    """
     return key(name.removesuffix(".txt"))[:8]
 
 
