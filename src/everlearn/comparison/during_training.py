@@ -67,9 +67,10 @@ def change(quantity: str, of: tuple[str, Iterable[str]], base: Scores, now: Scor
 
 
 def axes(waypoint: Waypoint) -> list[Axes]:
-    """Return the axes of a figure for each learnt metric, against tasks without a domain; empty if there are none.
+    """Return the axes of the figures; empty if no task is without a domain.
 
-    The last figure compares text with text, since a small model's answers are near chance throughout.
+    There is a figure for each metric of the domains, against the tasks that belong to no domain. The last figure
+    compares text with text, since a small model's answers are near chance throughout.
     """
     kept = {
         metric: tuple(pairs) for metric, pairs in waypoint.kept.items() if METRICS[metric].unit == "fraction" and pairs

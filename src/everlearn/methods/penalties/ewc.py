@@ -171,7 +171,7 @@ class EWC(MeasuredPenalty):
         return None
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """Return F, on `samples` blocks, or of the last steps."""
+        """Return F: of the training steps if their gradients were summed, or else measured on `samples` blocks."""
         if self._gathered.steps:
             fisher, self._gathered = self._gathered.result(), TrainingFisher()
             return fisher
