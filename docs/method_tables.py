@@ -47,13 +47,28 @@ def page(text: str, by_title: dict[str, dict[str, Any]]) -> str:
         by_title: what was measured of the methods.
     """
     with plugins.hidden():
-        text = _with_table(text, METHODS, [_row([f"`{name}`", *_facts(cls)]) for name, cls in _in_families()])
+        places = sections()
+        rows = [_row([f"[`{name}`]({places[name]})", *_facts(cls)]) for name, cls in _in_families()]
+        text = _with_table(text, METHODS, rows)
         text = _with_table(text, BY_KIND, _by_kind())
     head, rule, *lines = _table(text, COSTS)
     own = [_cells(line) for line in lines]
     written = [_row([*cells, *_costs(cells[0], by_title)]) for cells in own]
     text = text.replace("\n".join([head, rule]), "\n".join([_row([*_cells(head), *COLUMNS.values()]), _rule()]))
     return _with_table(text, COSTS, written)
+
+
+def sections() -> dict[str, str]:
+    """Return where each method is explained: the heading of its section names it."""
+    pages = [PAGE, *sorted(PAGE.with_suffix("").glob("*.md")), PAGE.with_name("baselines.md")]
+    found: dict[str, str] = {}
+    for file in pages:
+        page = file.relative_to(PAGE.parent).as_posix() if file != PAGE else ""
+        for heading in re.findall(r"^## (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE):
+            anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for name in re.findall(r"\w+", heading.partition(":")[0]):
+                found.setdefault(name, f"{page}#{anchor}")
+    return found
 
 
 def _table(text: str, head: str) -> list[str]:

@@ -41,7 +41,7 @@ from everlearn.tuning.space import rows_of
 
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/results").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 QUOTED = re.compile(r'\[([^\]]*\d[^\]]*)\]\((\S+?\.json) "([^"]+)"\)')
 """A number that links to the file that it comes from, its key there as the link's title: ``[97 %](a.json "kept")``."""
 
@@ -93,7 +93,7 @@ def test_numbers_are_quoted_and_compared() -> None:
 def test_documents_write_the_recommended_method_as_it_is() -> None:
     assert parse({"model": "m", "domains": [{"name": "a", "path": "a.txt"}], "method": list(METHOD)}).methods()
     text = method_text(METHOD)
-    for page in (EVIDENCE, "docs/bench.md", "docs/quickstart.md", "docs/recipes.md", "docs/methods.md"):
+    for page in (EVIDENCE, "docs/bench.md", "docs/quickstart.md", "docs/recipes.md", "docs/methods/penalties.md"):
         assert text in (ROOT / page).read_text(encoding="utf-8"), page
 
 
