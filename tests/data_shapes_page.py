@@ -222,6 +222,16 @@ SHAPES: dict[str, Shape] = {
     "chats in `messages`": _jsonl(_rows(messages=OPENAI), row_format="messages"),
     "chats in another column": _jsonl(_rows(talk=OPENAI), messages_column="talk"),
     "ShareGPT": _jsonl(_rows(conversations=_chats("from", "value", "human", "gpt")), row_format="sharegpt"),
+    "Gemini, chats in `contents`": _jsonl(
+        _rows(
+            systemInstruction=[{"parts": [{"text": text}]} for text in SYSTEM * 20],
+            contents=[
+                [{"role": "user", "parts": [{"text": asked}]}, {"role": "model", "parts": [{"text": said}]}]
+                for asked, said in zip(QUESTIONS, TEXTS, strict=True)
+            ],
+        ),
+        row_format="gemini",
+    ),
     "Alpaca": _jsonl(_rows(instruction=QUESTIONS, input=["", "this"] * 30, output=TEXTS), row_format="alpaca"),
     "Alpaca, with the joined text": _jsonl(
         _rows(instruction=QUESTIONS, input=[""] * 60, output=TEXTS, text=QUESTIONS), row_format="alpaca"

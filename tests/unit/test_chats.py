@@ -33,7 +33,7 @@ from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint, Predictor
-from everlearn.tasks.chat import PROMPTS, Chat, ChatTask, template_of
+from everlearn.tasks.chat import PROMPTS, Chat, ChatTask, _text, template_of
 
 PLAIN = (
     "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}</s>{% endfor %}"
@@ -160,6 +160,7 @@ LEARNT = {
     "deepseek_r1_distill": "first answer<｜end▁of▁sentence｜>second answer<｜end▁of▁sentence｜>",
     "deepseekv3": "first answer<｜end▁of▁sentence｜>second answer<｜end▁of▁sentence｜>",
     "gemma3": "first answer<end_of_turn>\nsecond answer<end_of_turn>\n",
+    "glm4moe": "\n<think></think>\nfirst answer<|user|>\n<think></think>\nsecond answer<|user|>",
     "gptoss": "<|channel|>final<|message|>first answer<|end|><|channel|>final<|message|>second answer<|return|>",
     "llama3": "first answer<|eot_id|>second answer<|eot_id|>",
     "llava_next": " first answer</s>  second answer</s> ",
@@ -187,6 +188,7 @@ def test_turns_are_learnt_with_the_templates_of_models(name: str) -> None:
     assert made.decode([number for number, own in zip(ids, learnt, strict=True) if own]) == LEARNT[name]
     if name not in ("gptoss", "llava_next", "smolvlm"):  # which write the date, or read lists of parts
         whole = made.apply_chat_template(as_dicts(TURNS), tokenize=False)
+        whole += "<|user|>" if name == "glm4moe" else ""
         assert ids == made(whole, add_special_tokens=False)["input_ids"]
 
 
@@ -220,6 +222,7 @@ FORMS = {
     "role and content": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
     "ShareGPT": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
     "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "b"}],
+    "Gemini": [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "b"}]}],
     "a turn without content": [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": None},
@@ -486,6 +489,19 @@ def test_the_end_of_a_turn_is_read_from_the_template() -> None:
     template = template_of(words)
     assert template.end == words.eos_token_id
     assert {"[INST]", "[/INST]"} <= set(template.marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"), [("glm4moe", "<|user|>"), ("smolvlm", "<end_of_utterance>"), ("gptoss", "<|return|>")]
+)
+def test_the_end_of_a_turn_is_read_from_the_templates_of_models(name: str, end: str) -> None:
+    words = published(name)
+    assert words.convert_ids_to_tokens(template_of(words).end) == end
+
+
+def test_prompts_reach_a_template_that_reads_lists_of_parts() -> None:
+    words = published("smolvlm")
+    assert "What is it?" in _text(words, [{"role": "user", "content": "What is it?"}], True)
 
 
 def test_what_has_no_template_or_no_end_is_refused() -> None:

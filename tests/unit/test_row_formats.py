@@ -53,6 +53,7 @@ FURTHER = ", paired with an input that provides further context"
 ASKED = [{"role": "user", "content": "Add 1 and 2."}]
 CHAT = [*ASKED, {"role": "assistant", "content": "3"}]
 SHAREGPT = [{"from": "human", "value": "Add 1 and 2."}, {"from": "gpt", "value": "3"}]
+GEMINI = [{"role": "user", "parts": [{"text": "Add 1 and 2."}]}, {"role": "model", "parts": [{"text": "3"}]}]
 PAIR = {"prompt": "Add 1 and 2.", "chosen": "3", "rejected": "4"}
 LISTS = {"prompt": ASKED, "chosen": CHAT[1:], "rejected": CHAT[1:]}
 ROWS: dict[str, tuple[dict[str, Any], str | None]] = {
@@ -66,6 +67,7 @@ ROWS: dict[str, tuple[dict[str, Any], str | None]] = {
     ),
     "messages": ({"messages": CHAT}, None),
     "sharegpt": ({"conversations": SHAREGPT, "id": "1"}, None),
+    "gemini": ({"contents": GEMINI}, None),
     "preference": (PAIR, None),
     "prompt-completion": ({"prompt": "Add 1 and 2. ", "completion": "3"}, "Add 1 and 2. |3"),
     "prompt-response": ({"prompt": "Add 1 and 2. ", "response": "3"}, "Add 1 and 2. |3"),
@@ -188,6 +190,19 @@ def test_each_row_may_have_a_system_message_of_its_own(tmp_path: Path, column: s
         Message("user", "What is it?"),
     ]
     assert [document.text.split("Question")[0] for document in found] == ["Be brief.\n\n", "Be kind.\n\n", ""]
+
+
+def test_a_system_message_may_be_a_message(tmp_path: Path) -> None:
+    row = {"contents": GEMINI, "systemInstruction": {"role": "system", "parts": [{"text": "Be brief."}]}}
+    (document,) = documents(written(tmp_path, [row]), "gemini")
+    assert [message.as_dict() for message in document.messages] == [{"role": "system", "content": "Be brief."}, *CHAT]
+
+
+def test_single_messages_of_trees_are_not_learnt_as_texts_without_being_asked_for() -> None:
+    rows = [{"text": "Hello?", "role": "prompter", "parent_id": None, "message_id": "1"}]
+    with pytest.raises(DataError, match=r"single messages of conversation trees.*`--task pretrain`"):
+        choose_columns(rows, "oasst.jsonl", None)
+    assert choose_columns(rows, "oasst.jsonl", "pretrain").text_column == "text"
 
 
 def test_several_system_prompts_in_one_file_of_chats(tmp_path: Path) -> None:

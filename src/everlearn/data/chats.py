@@ -98,7 +98,9 @@ class ChatFormat:
         self.special_ids = frozenset(added)
         special = sorted(added.values(), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
-        self.fingerprint = hash_of("chats", 2, str(template), *(["parts"] if self._takes_parts else []))
+        self.fingerprint = hash_of(
+            "chats", 2, str(template), *(["parts"] if self._takes_parts else []), *filter(None, [self._next_turn])
+        )
 
     def text(self, messages: Sequence[Message], tools: Tools = ()) -> str:
         """Return a chat as the model reads it.
@@ -124,7 +126,8 @@ class ChatFormat:
         Templates with `{% generation %}` mark these themselves. With other templates, the chat is rendered up to before
         and after each turn of the assistant, and both texts should be beginnings of the complete text. Where they are
         not (Qwen3 leaves out the reasoning of earlier turns), turns are found by the special tokens around them. If the
-        chat begins with the assistant, only a template can mark that turn.
+        chat begins with the assistant, only a template can mark that turn. Where a turn ends only because the next one
+        begins (GLM-4.5), the special token of that beginning is learnt, and added to the last turn.
 
         Raises:
             DataError: the template refuses the chat, changes earlier turns in another way, or leaves out tools or what
@@ -137,12 +140,13 @@ class ChatFormat:
             left_out = {place for n in apart for place in range(before[n], before[n + 1])}
             spans = [span for place, span in enumerate(spans) if place not in left_out]
         else:
+            text += self._next_turn if messages[-1].role == ASSISTANT else ""
             learnt = [number for number, message in enumerate(messages) if message.learnt and number > 0]
             turns = [self._turn(text, messages, tools, number) for number in learnt]
             if None in turns:
                 found = self._turns_by_marks(text, messages)
                 turns = [found[number] for number in learnt]
-            spans = [turn for turn in turns if turn is not None]
+            spans = [(turn[0], self._with_end(text, turn[1])) for turn in turns if turn is not None]
         self._check_said(text, spans, messages)
         self._check_tools(text, spans, messages, tools)
         ids, places = self._tokenised(text)
@@ -160,6 +164,7 @@ class ChatFormat:
         behind = self._rendered([question, answer], ())[0].rpartition(_ANSWER)[2]
         # A blank at the end belongs to the first word that follows it.
         first, middle, last = (self._tokenised(text.rstrip(" "))[0] for text in (before, between, behind))
+        last += self._tokenised(self._next_turn)[0]
         end = next((number for number in last if number in self.special_ids), None)
         if end is None or not middle or middle[0] not in self.special_ids:
             raise DataError(
@@ -213,6 +218,24 @@ class ChatFormat:
         ]
         ends = sorted({end for end in ends if self._special.search(end)}, key=len, reverse=True)
         return TurnMarks(begin[place:], asked[place:], tuple(ends))
+
+    @functools.cached_property
+    def _next_turn(self) -> str:
+        """The special token with which the next turn begins; "" if a turn of the assistant has an end of its own."""
+        chat = [Message("user", _QUESTION), Message(ASSISTANT, _ANSWER), Message("user", _QUESTION)]
+        try:
+            if self._special.search(self._rendered(chat[:2], ())[0].rpartition(_ANSWER)[2]):
+                return ""
+            follows = self._rendered(chat, ())[0].rpartition(_ANSWER)[2].partition(_QUESTION)[0]
+        except DataError:
+            return ""
+        begins = self._special.search(follows)
+        return "" if begins is None else begins.group()
+
+    def _with_end(self, text: str, end: int) -> int:
+        """Return the end of a turn, moved behind the special token with which the next turn begins, if that ends it."""
+        begins = re.compile(rf"\s*(?:{self._special.pattern})").match(text, end) if self._next_turn else None
+        return end if begins is None else begins.end()
 
     @functools.cached_property
     def _takes_parts(self) -> bool:

@@ -142,6 +142,8 @@ def choose_columns(
     form = next((form for form in forms if _holds(rows, form, columns, chats)), None)
     if task != "pretrain" and form is not None:
         return Columns("text", row_format=form.name)
+    if task != "pretrain":
+        _check_trees(path, names)
     wanted = task == "sft" or (task is None and text is None)
     if wanted and chat and pair is None and chats:
         _check_answered(rows, path, chat)
@@ -204,6 +206,16 @@ def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> 
         )
 
 
+def _check_trees(path: str, names: Collection[str]) -> None:
+    """Refuse rows that are single messages, whose chats are trees over many rows (OpenAssistant)."""
+    if {"text", "role", "parent_id"} <= set(names):
+        raise DataError(
+            f"{path} holds single messages of conversation trees (columns 'text', 'role' and 'parent_id'), and a chat "
+            "must be in one row. Write each path from a root to a leaf as a list of messages into a column 'messages'; "
+            "to learn the messages as plain text, use `--task pretrain` or name it in a recipe (`text_column: text`)."
+        )
+
+
 def _check_transcripts(path: str, columns: Collection[str]) -> None:
     """Refuse chats that are written as transcripts, with a rejected one beside them."""
     preference = ROW_FORMATS["preference"]
@@ -261,7 +273,7 @@ def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 
 def _message(value: Any) -> bool:
-    forms = ({"role", "content"}, {"role", "tool_calls"}, {"from", "value"})
+    forms = ({"role", "content"}, {"role", "tool_calls"}, {"role", "parts"}, {"from", "value"})
     return isinstance(value, dict) and any(form <= value.keys() for form in forms)
 
 

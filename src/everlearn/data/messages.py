@@ -22,7 +22,7 @@ WEIGHT = "weight"
 """Key of a message (OpenAI, ShareGPT) that is 0 if the assistant says it and it is not learnt."""
 TURNS = ("conversations", "conversation", "messages", "dialog", "dialogue", "turns", "data")
 """Usual names of columns whose lists of texts are chats (LIMA, UltraChat, DailyDialog)."""
-_READ = ("role", "content", "from", "value", "tool_calls", CALLS, WEIGHT)
+_READ = ("role", "content", "parts", "from", "value", "tool_calls", CALLS, WEIGHT)
 """Keys of a message that are not passed to the template as they are."""
 
 
@@ -65,10 +65,10 @@ class Message(NamedTuple):
 def messages_in(value: Any, column: str, where: str, key: str = "messages_column") -> tuple[Message, ...]:
     """Return the messages in a column of a row; none for a row without a chat.
 
-    Messages are mappings with `role` and `content`, or with `from` and `value` (ShareGPT). A content may be a list of
-    parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a mapping or as JSON. A message with
-    `weight: 0` is not learnt. A list of texts is what the user and the assistant say in turn. The list may be written
-    as JSON text. Errors name the recipe's `key`.
+    Messages are mappings with `role` and `content`, with `role` and `parts` (Gemini) or with `from` and `value`
+    (ShareGPT). A content may be a list of parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a
+    mapping or as JSON. A message with `weight: 0` is not learnt. A list of texts is what the user and the assistant say
+    in turn. The list may be written as JSON text. Errors name the recipe's `key`.
 
     Raises:
         DataError: the column holds something else.
@@ -128,7 +128,7 @@ def _message(each: Any, what: str, wrong: Callable[..., NoReturn]) -> Message | 
     """Return a message; None for one that says nothing and calls nothing."""
     if not isinstance(each, Mapping):
         wrong(f"{what} is no mapping", each)
-    names = ("role", "content") if "role" in each else ("from", "value")
+    names = ("role", "parts" if "parts" in each else "content") if "role" in each else ("from", "value")
     calls = [*(each.get("tool_calls") or ()), *([each[CALLS]] if each.get(CALLS) else [])]
     if names[0] not in each or (names[1] not in each and not calls):
         wrong(f"{what} lacks `role` and `content` (or `from` and `value`)", each)
@@ -154,7 +154,7 @@ def _message(each: Any, what: str, wrong: Callable[..., NoReturn]) -> Message | 
 def _joined(parts: Sequence[Any], what: str, wrong: Callable[..., NoReturn]) -> str:
     """Return the text of a content that is a list of parts."""
     for part in parts:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        if not isinstance(part, Mapping) or part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
             wrong(f"{what} has a part that is no text", part)
     return "".join(part["text"] for part in parts)
 

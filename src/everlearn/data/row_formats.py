@@ -21,7 +21,7 @@ LABEL = "label"
 """Column of TRL's unpaired preferences (KTO) that is true where an answer is desired."""
 DESIRED = {**dict.fromkeys(("true", "1", "1.0", ""), True), **dict.fromkeys(("false", "0", "0.0"), False)}
 """Value of that column as text → whether the answer is desired."""
-SYSTEM = ("system", "system_prompt")
+SYSTEM = ("system", "system_prompt", "systemInstruction")
 """Columns with the system message of a row; the first that is not empty is used."""
 _ALPACA = (
     "Below is an instruction that describes a task{paired}. Write a response that appropriately completes the "
@@ -166,8 +166,13 @@ class RowFormat:
         return f"{system}\n\n{text}" if system else text, f"{self.before_answer}{answer}"
 
     def _system(self, values: Mapping[str, Any], where: str) -> str:
-        """Return the system message that a row has in a column of its own."""
-        texts = (text_in(values.get(column), column, where) for column in SYSTEM)
+        """Return the system message that a row has in a column of its own: text, or a message."""
+        texts = (
+            "".join(each.content for each in messages_in([{"role": "system", **value}], column, where, "row_format"))
+            if isinstance(value := values.get(column), Mapping)
+            else text_in(value, column, where)
+            for column in SYSTEM
+        )
         return next((text for text in texts if text.strip()), "")
 
 
@@ -187,6 +192,7 @@ ROW_FORMATS = {
         ),
         RowFormat("messages", "messages", chat=True),
         RowFormat("sharegpt", "conversations", chat=True),
+        RowFormat("gemini", "contents", chat=True),
         RowFormat(  # the prompts of github.com/tatsu-lab/stanford_alpaca, train.py
             "alpaca",
             "output",

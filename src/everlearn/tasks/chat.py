@@ -201,15 +201,12 @@ def template_of(tokenizer: Any) -> Template:
             f"`evaluation.chat` needs the tokenizer's chat template, and '{tokenizer.name_or_path}' has none. Remove "
             "it, or set `model.tokenizer` to that of the chat model."
         )
-    ids = _ids(tokenizer, [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": ANSWER}], False)
     special = {*tokenizer.all_special_ids, *(number for number, added in _added(tokenizer).items() if added.special)}
-    decoded, behind = "", -1
-    for place, number in enumerate(ids):
-        decoded += tokenizer.decode([number], clean_up_tokenization_spaces=False)
-        if ANSWER in decoded:
-            behind = place
-            break
-    end = next((number for number in ids[behind + 1 :] if number in special), None) if behind >= 0 else None
+    asked = {"role": "user", "content": "Hello."}
+    answered = [asked, {"role": "assistant", "content": ANSWER}]
+    # In some templates only the beginning of the next turn ends a turn (GLM-4.5).
+    ends = (_end(tokenizer, turns, special) for turns in (answered, [*answered, asked]))
+    end = next((number for number in ends if number is not None), None)
     if end is None:
         raise ModelError(
             f"The chat template of '{tokenizer.name_or_path}' does not end a turn with a special token, so "
@@ -218,6 +215,16 @@ def template_of(tokenizer: Any) -> Template:
     words = {str(tokenizer.convert_ids_to_tokens(number)) for number in special}
     ending = str(tokenizer.convert_ids_to_tokens(end))
     return Template(end, tuple(sorted({*(words - {ending}), *_between(tokenizer, words)})))
+
+
+def _end(tokenizer: Any, turns: list[dict[str, str]], special: set[int]) -> int | None:
+    """Return the first special token behind the answer in a conversation."""
+    ids, decoded = _ids(tokenizer, turns, False), ""
+    for place, number in enumerate(ids):
+        decoded += tokenizer.decode([number], clean_up_tokenization_spaces=False)
+        if ANSWER in decoded:
+            return next((number for number in ids[place + 1 :] if number in special), None)
+    return None
 
 
 def _between(tokenizer: Any, words: set[str]) -> set[str]:
@@ -245,9 +252,16 @@ def _ids(tokenizer: Any, turns: list[dict[str, str]], open_turn: bool) -> list[i
 
 
 def _text(tokenizer: Any, turns: list[dict[str, str]], open_turn: bool) -> str:
-    try:
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_turn))
-    except Exception as error:  # a template is a program and can raise anything
+    """Return a conversation as the template writes it, which may read contents as lists of parts only."""
+    parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+    written, errors = [], []
+    for form in (turns, parts):
+        try:
+            written.append(str(tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=open_turn)))
+        except Exception as error:  # a template is a program and can raise anything
+            errors.append(error)
+    if not written:
         raise ModelError(
-            f"The chat template of '{tokenizer.name_or_path}' cannot be used: {first_line(error).rstrip('.')}."
-        ) from error
+            f"The chat template of '{tokenizer.name_or_path}' cannot be used: {first_line(errors[0]).rstrip('.')}."
+        ) from errors[0]
+    return next((text for text in written if turns[-1]["content"].strip() in text), written[0])
