@@ -146,6 +146,13 @@ def test_what_was_not_done_yet_takes_what_its_weight_says() -> None:
     assert forecast.seconds({PASSES: 50}) == pytest.approx(50 * (180 + held * 2) / (150 + held))
 
 
+def test_nothing_is_said_of_the_time_left_where_the_work_was_not_counted() -> None:
+    """A grid scores the base model alone, without a run of stages."""
+    forecast = Forecast()
+    forecast.took(SETS, 1, 2.0)
+    assert forecast.left() is None
+
+
 def test_a_phase_inside_another_has_a_bar_below_it() -> None:
     reporter, file = printed(terminal=True)
     with reporter.activity("Learning papers", 10):

@@ -65,8 +65,9 @@ class Forecast:
         return sum(max(0, amount) * self._unit(kind, row) for kind, amount in work.items())
 
     def left(self) -> float | None:
-        """Estimate the seconds of all remaining work; None while nothing was measured."""
-        return self.seconds() if any(count > 0 for count in self._done.values()) else None
+        """Estimate the seconds of all remaining work; None while nothing was measured, or if the work is not known."""
+        known = any(count > 0 for count in self._done.values()) and any(count >= 0 for count in self.ahead.values())
+        return self.seconds() if known else None
 
     def _unit(self, kind: str, row: float) -> float:
         expected, done = self.weights.get(kind, 0.0) * row, max(0, self._done[kind])
