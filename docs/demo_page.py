@@ -57,7 +57,7 @@ def unpacked() -> tempfile.TemporaryDirectory[str]:
 def anywhere(text: str) -> str:
     """Replace the places of the demo's text, base model and runs by what means the same on every machine."""
     text = re.sub(r"/[\w./-]*/suites/docs/base\b", "suite:docs/base", text)
-    text = re.sub(r"/[\w./-]*/docs/(\w+/\w+\.jsonl)", r"suite:docs/\1", text)
+    text = re.sub(r"/[\w./-]*/docs(?:-\w+)?/(\w+/\w+\.jsonl)", r"suite:docs/\1", text)
     return re.sub(r"(?m)^( *folder: )/.*/(\w+)$", r"\1runs/demo/\2", text)
 
 
