@@ -49,9 +49,9 @@ def measure(folder: Path, index: int) -> dict[str, Any]:
         returned += int(((value != base[name]) & (cut[name] == base[name])).sum())
         error += float((cut[name] - value).double().square().sum())
         change += float((value - base[name]).double().square().sum())
-    train = learner.recipe.train_options(index)
+    train = learner.recipe.train_of(domain)
     return {
-        "model": Path(str(learner.recipe.model.path)).name,
+        "model": str(learner.recipe.model.path).rpartition("/")[2],
         "learning_rate": train["learning_rate"],
         "steps": train["max_steps"],
         "domains": [each.name for each in learner.recipe.domains[:index]],

@@ -214,7 +214,10 @@ def test_what_rounding_a_stage_costs_is_as_measured() -> None:
     page = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
     kept, rounded = (found["bits_per_byte"][name] for name in ("float32", "bfloat16"))
     assert f"{100 * found['returned_to_the_base']:.0f} % of the weights that had moved" in page
-    assert f"were {found['error_of_the_change']:.2f} of the complete change" in page
+    assert f"were {100 * found['error_of_the_change']:.0f} % as large as all" in page
+    assert found["model"] == "smollm2"
+    assert f"(SmolLM2-135M, {found['steps']} steps\nat a learning rate of 5e-5)" in page
+    assert found["learning_rate"] == 5e-5
     assert f"{rounded['german'] - kept['german']:.4f} bits" in page
     assert abs(rounded["general"] - kept["general"]) < 5e-5
 
