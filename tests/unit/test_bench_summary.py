@@ -265,7 +265,7 @@ def test_the_most_frequent_label_stands_above_all_others_and_has_no_bits() -> No
     assert rows["Held-out text (bits per byte)"] == ["–"] * 4
     assert rows["What each takes"] == ["1", "no", "no", "0", "0", "–", "–", "0"]
     assert rows["Beside a paper"][2:] == ["40.00", "40.00", "–", "–"]
-    assert rows["Effect of the order: average F1 (points)"] == []
+    assert not any(title.startswith("Effect of the order") for title in rows), "one run of each row has no spread"
     assert "Most frequent label" in shown.page()
 
 

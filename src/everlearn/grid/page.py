@@ -64,8 +64,8 @@ _ABOUT_COSTS = (
     "Compute is relative to plain training: passes as counted, in the steps and outside of them (such as measuring "
     "importance). Training time is relative too, as measured, the median over runs; other work on the machine makes "
     "it longer. Parameters: trainable ones, for each domain. Extra passes: forward and backward, in units of one pass "
-    "over the batch; a forward pass alone counts a third. Where they grow with the domains (CLASSIC), those of the "
-    "second domain are given."
+    "over the batch; a forward pass alone counts a third. Where they grow with the domains, those of the second "
+    "domain are given."
 )
 _ABOUT_DIFFERENCES = (
     "Runs of the same order and seed are paired; with fewer than two pairs, all runs of both rows are treated as "
@@ -198,7 +198,7 @@ class GridPage:
                 for line in self.lines
                 if line is not self.reference
             ),
-            _ABOUT_DIFFERENCES,
+            _ABOUT_DIFFERENCES if any(len(line.runs) > 1 for line in self.lines) else self._intervals,
         )
 
     def _facts_table(self) -> Table:

@@ -47,7 +47,8 @@ def order_effects(shown: GridContents) -> GridPart | None:
 def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
     """Return both analyses, of end tasks if there are any, else of held-out text; empty without a run in an order.
 
-    One domain has no order, and of fewer than four the first two and the last two overlap.
+    One domain has no order, one run of each row has no spread, and of fewer than four domains the first two and the
+    last two overlap.
     """
     entries = in_order({cell.grid.row for cell in cells}, template)
     ordered = sorted(
@@ -63,7 +64,8 @@ def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
         shown: list[tuple[Number, str]] = [(lead, f"average {word} (points)"), (lost, f"{word} forgetting (points)")]
     else:
         shown = [("bits", "bits per byte at the end"), ("bits_forgotten", "bits per byte forgotten")]
-    found = [order_table(ordered, number, title) for number, title in shown]
+    several = len(ordered) > len({cell.grid.row for cell in ordered})
+    found = [order_table(ordered, number, title) for number, title in shown] if several else []
     unit = {"f1": "F1, points", "accuracy": "accuracy, points", "bits": "bits per byte"}[shown[0][0]]
     if any(len(cell.domains) < 2 * ENDS for cell in ordered):
         return found  # the first and the last would be partly the same
