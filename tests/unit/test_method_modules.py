@@ -31,7 +31,9 @@ N, R, ALPHA = 3, 2, 6.0
 
 
 def method(**options: Any) -> MoCL:
-    return MoCL(**({"n_tokens": N, "r": R, "lora_alpha": ALPHA, "lora_dropout": 0.0} | options))
+    prefix, low_rank = {"n_tokens": N}, {"r": R, "lora_alpha": ALPHA, "lora_dropout": 0.0}
+    own = {"prefix": prefix, "lora": low_rank}.get(options.get("module", ""), prefix | low_rank)
+    return MoCL(**(own | options))
 
 
 def learnt(mocl: MoCL, model: nn.Module, objective: str, domains: int = 3) -> Any:
