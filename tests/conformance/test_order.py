@@ -50,6 +50,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 DOMAINS = 2
 LONGEST = 6
 """Methods in a list: many losses take many steps' time."""
+APART = {("budget", "forget_me_not")}
+"""In a list with others, what is left is more than the rounding of two losses: a list of their own."""
 
 
 class Where(NamedTuple):
@@ -109,9 +111,11 @@ def groups(where: Where) -> list[tuple[str, ...]]:
 
     A list against its reverse is every pair of it against its reverse, at the price of one.
     """
-    found = []
     pairs = {pair for pair in itertools.combinations(sorted(REGISTRY), 2) if not refusal(pair, where)}
     left = pairs & set(where.pairs(sorted(REGISTRY)))
+    found = sorted(left & APART)
+    left -= APART
+    pairs -= APART
     known = pairs | {pair[::-1] for pair in pairs}
     while left:
         group = min(left)
