@@ -11,6 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 
 # Python compiles what is imported; pip would compile all of transformers and torch as well, in half a minute.
 export PIP_NO_COMPILE = 1
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-times check unit faults fuzz soak mistakes site wheel notebook base base-english clean
 
