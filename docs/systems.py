@@ -252,6 +252,12 @@ BENCHMARKS = [
         "the suite `m2d2` does not ask them",
     ),
     System(
+        "Continual pre-training, then fine-tuning, with a control for forgetting (Cossu et al. 2022)",
+        "everlearn run recipes/pretrain-then-finetune.yaml",
+        "tests/cli/test_documents.py",
+        ["small-rows.md"],
+    ),
+    System(
         "Tasks of lm_eval",
         "everlearn run recipe.yaml 'evaluation.lm_eval=[hellaswag]'",
         "tests/integration/test_lm_eval.py",
@@ -348,7 +354,8 @@ Related work that is not written yet, with what comes nearest:
 * Adapters for continual fine-tuning (Khan et al. 2022): no text of the paper could be found. The abstract of "Lifelong
   Language Learning with Adapter based Transformers" (ACML workshop 2022), which it is likely to be, describes an
   adapter for each task in a pre-trained Transformer, without replay. That is `dap_adapter`; nothing more was read.
-* The ten domains of Cossu et al. 2022, and their protocol: the suites `m2d2` and `six-domains`.
+* The abstracts of ten fields of physics of Cossu et al. 2022, which are not at hand, and their linear evaluation, which
+  fine-tunes the head alone. Their protocol is a recipe, and was run on documentation.
 * Forget-Me-Not on reading comprehension, as in its paper: its row is of classifications."""
 IN_WEIGHTS = {"distance", "layers", "line", "movement"}
 MERGES = {"mean": ["frontier-causal.md", "frontier-masked.md"]}
