@@ -154,6 +154,10 @@ def test_a_stream_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
                 torch.testing.assert_close(found_part, value, rtol=1e-3, atol=1e-5)
         assert len(method._adapters) == len(reference.adapters) * len(PARTS)
         assert any(view is not None for _, view, _ in steps) == (index > 1), "every later domain shares an adapter"
+        replayed = {domain for _, _, domains in steps for domain in domains}
+        path = reference.paths[at.domain]
+        sharing = {d for d, of in reference.paths.items() if any(map(str.__eq__, of, path))} - {at.domain}
+        assert replayed == sharing
     assert method._paths == {"d1": ["d1", "d1"], "d2": ["d1", "d2"], "d3": ["d3", "d2"], "d4": ["d3", "d1"]}
     batch = next(stages.stage(model, 9, "causal").batches(3))
     for domain in method._paths:

@@ -158,7 +158,10 @@ class CompositionalModules(Thaws):
         return scaled_rates(groups, {id(layer.c): self.config.choice_rate for layer in self._layers(stage)})
 
     def begin_training(self, stage: Stage) -> None:
-        """Leave c alone in the first half of the decision; decide at once where there is none."""
+        """Leave c alone in the first half of the decision; decide at once where there is none.
+
+        Nothing reads c after the decision.
+        """
         deciding = self._deciding(stage)
         choices = [name for name, _ in stage.model.named_parameters() if name.endswith(".c")]
         self.thaw(stage, [(choices, deciding // 2 if deciding else stage.steps)])
@@ -195,13 +198,6 @@ class CompositionalModules(Thaws):
         if not outputs.view_losses or (nats := outputs.view_losses[0]) is None:
             return {}
         return {"replay": self.config.replay * row_means(nats, own_rows(self, batch)["labels"])}
-
-    def mask(self, stage: Stage) -> None:
-        """Train c in the second half of the decision only; no mask."""
-        super().mask(stage)
-        if stage.domain in self._paths:
-            for layer in self._layers(stage):
-                layer.c.grad = None
 
     def after_step(self, stage: Stage) -> None:
         super().after_step(stage)
