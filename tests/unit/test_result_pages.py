@@ -88,6 +88,21 @@ def test_the_table_has_every_cell_and_its_numbers(folder: str) -> None:
     assert shown == expected
 
 
+def test_the_protocol_of_pretraining_has_the_numbers_of_its_cell() -> None:
+    (found,) = find_cells(ROOT / "benchmarks/small-rows/pretraining-results").values()
+    page = (ROOT / "docs/results/small-rows.md").read_text(encoding="utf-8")
+    scored = {(row, task): each for row, task, *each in found.value["matrices"]["accuracy"]["cells"]}
+    tasks, rows = found.value["matrices"]["accuracy"]["columns"], ["base", "sympy", "networkx", "pandas"]
+    for task in tasks:
+        numbers = [scored[row, task][0] for row in rows]
+        assert f"| {task} | {' | '.join(f'{100 * number:.1f}' for number in numbers)} |" in page
+        assert all(high - low > max(numbers) - min(numbers) for _, low, high in (scored[row, task] for row in rows))
+    bits = {(row, column): mean for row, column, mean, *_ in found.value["matrices"]["bits_per_byte"]["cells"]}
+    gained = fmean(bits["base", domain] - bits[domain, domain] for domain in rows[1:])
+    lost = fmean(bits["pandas", domain] - bits[domain, domain] for domain in rows[1:3])
+    assert f"a domain gains {gained:.3f} bits per byte, and earlier ones lose {lost:.3f}" in page
+
+
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield the folder and the words of every statement of the page that has a number or a comparison."""
     rows, answers = scores("results"), scores("answers-results")
