@@ -117,6 +117,14 @@ def test_a_turn_with_a_weight_of_0_is_read_and_not_learnt(template: str, weights
     assert chats.learnt(messages) == [wanted]
 
 
+@pytest.mark.parametrize("key", ["loss", "train", "training"])
+def test_other_tools_say_with_false_that_a_turn_is_not_learnt(key: str) -> None:
+    said = [each | {key: each["role"] != "assistant" or n == 3} for n, each in enumerate(as_dicts(CHAT[1:]))]
+    messages = messages_in(said, "messages", "row 1")
+    assert ChatFormat(tokenizer()).learnt(messages) == [CHAT[4].content]
+    assert all(key not in each.as_dict() for each in messages), "the template does not see it"
+
+
 def test_a_weight_between_is_refused() -> None:
     said = [{"role": "assistant", "content": "a", "weight": 0.5}]
     with pytest.raises(DataError, match="the `weight` of message 1 is neither 0 nor 1"):
@@ -209,6 +217,30 @@ def test_marks_that_a_message_spells_out_are_no_turns(name: str) -> None:
     assert spelt in own
     assert own.count("second answer") == 1
     assert own.count("now") == 1
+
+
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}<s>{{ m['content'] }}</s>"
+    "{% elif m['role'] == 'assistant' %}{{ m['content'] }}</s>{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_without_system_messages_is_refused_where_there_is_one() -> None:
+    chats = ChatFormat(tokenizer(NO_SYSTEM))
+    assert CHAT[0].role == "system"
+    with pytest.raises(DataError, match="leaves out what the system says"):
+        chats.encode(CHAT)
+    first = CHAT[1]._replace(content=f"{CHAT[0].content} {CHAT[1].content}")
+    assert any(chats.encode([first, *CHAT[2:]])[1]), "the advice"
+
+
+def test_a_template_that_never_reads_reasoning_is_refused_where_there_is_some() -> None:
+    thought = [CHAT[1], CHAT[2]._replace(fields={"reasoning_content": "First this, then that."})]
+    with pytest.raises(DataError, match=r"leaves out what the assistant thinks \(`reasoning_content`\)"):
+        ChatFormat(tokenizer()).encode(thought)
+    assert any(ChatFormat(tokenizer()).encode([thought[0], thought[1]._replace(fields={})])[1]), "the advice"
+    reads = PLAIN.replace("{{ message['content'] }}", "{{ message['reasoning_content'] }}{{ message['content'] }}")
+    assert any(ChatFormat(tokenizer(reads)).encode(thought)[1])
 
 
 def test_a_template_that_leaves_out_what_is_said_is_refused() -> None:

@@ -94,7 +94,13 @@ def test_shards_and_folders_tell_splits(tmp_path: Path) -> None:
     assert [path.name[:11] for path in inside(tmp_path, format_of).read] == ["train-00000", "train-00001"]
     assert split_of(Path("en/dev/part1.jsonl")) == "validation"
     assert split_of(Path("training-set.csv")) == "train"
-    assert split_of(Path("contest.jsonl")) is None, "a part of a word is no word"
+    for name in ("TrainSet.csv", "trainData.jsonl", "trn.txt", "TRAIN.json"):
+        assert split_of(Path(name)) == "train", name
+    for name in ("held_out.jsonl", "heldout.csv", "hold-out.txt", "HeldOut.json"):
+        assert split_of(Path(name)) == "validation", name
+    assert split_of(Path("tst2014.txt")) == split_of(Path("testData.jsonl")) == "test"
+    for name in ("contest.jsonl", "trainer.csv", "latestData.jsonl"):
+        assert split_of(Path(name)) is None, "a part of a word is no word"
 
 
 def test_a_folder_of_prose_is_read_whole(tmp_path: Path) -> None:

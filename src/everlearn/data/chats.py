@@ -27,6 +27,8 @@ _OPEN, _CLOSE = "\ue0fe", "\ue0ff"
 _SPELT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}|[{_OPEN}{_CLOSE}]")
 Tools = Sequence[dict[str, Any]]
 Span = tuple[int, int]
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Keys of a message with what the assistant thinks before it speaks, of which a template reads one or none."""
 _QUESTION, _ANSWER = "\ue0fc", "\ue0fd"
 """Characters for private use that stand for a question and an answer."""
 
@@ -99,7 +101,7 @@ class ChatFormat:
         special = sorted(added.values(), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
         self.fingerprint = hash_of(
-            "chats", 2, str(template), *(["parts"] if self._takes_parts else []), *filter(None, [self._next_turn])
+            "chats", 3, str(template), *(["parts"] if self._takes_parts else []), *filter(None, [self._next_turn])
         )
 
     def text(self, messages: Sequence[Message], tools: Tools = ()) -> str:
@@ -130,8 +132,8 @@ class ChatFormat:
         begins (GLM-4.5), the special token of that beginning is learnt, and added to the last turn.
 
         Raises:
-            DataError: the template refuses the chat, changes earlier turns in another way, or leaves out tools or what
-                the assistant says.
+            DataError: the template refuses the chat, changes earlier turns in another way, or leaves out tools, what
+                the assistant says or thinks, or what it is told.
         """
         text, spans = self._rendered(messages, tools)
         if self._marks(self._template(tools)):
@@ -148,6 +150,8 @@ class ChatFormat:
                 turns = [found[number] for number in learnt]
             spans = [(turn[0], self._with_end(text, turn[1])) for turn in turns if turn is not None]
         self._check_said(text, spans, messages)
+        self._check_told(text, messages)
+        self._check_thoughts(messages, tools)
         self._check_tools(text, spans, messages, tools)
         ids, places = self._tokenised(text)
         return ids, [any(first < end and last > start for start, end in spans) for first, last in places]
@@ -259,6 +263,27 @@ class ChatFormat:
                     f"The tokenizer's chat template leaves out what the assistant says ('{message.content:.40}'). Use "
                     "another tokenizer (`model.tokenizer`)."
                 )
+
+    def _check_told(self, text: str, messages: Sequence[Message]) -> None:
+        """Refuse a template that leaves out what the system or the user says, such as one without system messages."""
+        for message in messages:
+            last = self._marked(message.content).strip().rpartition("\n")[2].strip()
+            if message.role in ("system", "user") and last not in text:
+                raise DataError(
+                    f"The tokenizer's chat template leaves out what the {message.role} says ('{message.content:.40}'). "
+                    "Write it into a message of the user that is not left out, or use another tokenizer "
+                    "(`model.tokenizer`)."
+                )
+
+    def _check_thoughts(self, messages: Sequence[Message], tools: Tools) -> None:
+        """Refuse a template that never reads what the assistant thinks; many leave it out of earlier turns."""
+        thoughts = [key for each in messages if each.learnt for key in _THOUGHTS if each.fields.get(key)]
+        template = self._template(tools)
+        if thoughts and not any(key in template for key in thoughts):
+            raise DataError(
+                f"The tokenizer's chat template leaves out what the assistant thinks (`{thoughts[0]}`). Remove that "
+                "key, rename it to one that the template reads, or use another tokenizer (`model.tokenizer`)."
+            )
 
     def _marked_in(self, messages: Sequence[Message], tools: Tools) -> int:
         """Return how many spans of the assistant a template marks in the beginning of a chat."""

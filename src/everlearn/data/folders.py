@@ -12,11 +12,14 @@ from everlearn.data.whole_files import CODE, WHOLE
 from everlearn.errors import DataError
 
 SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev", "devel"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "devel", "heldout", "holdout"), "validation"),
+    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation"), "test"),
 }
-"""Words in the names of files and folders → split, as `datasets` reads them."""
+"""Words in the names of files and folders → split, as `datasets` reads them, and a few more."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+"""A word in a name, such as both of `TrainSet`."""
+_HELD_OUT = re.compile(r"(held|hold)[._ -]?out", re.I)
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|citation|changelog|authors|contributing)([._-].*)?", re.I)
 """Names of files about a data set."""
 _OF_DATASETS = re.compile(r"dataset_infos?\.json|dataset_dict\.json|state\.json|cache-.*\.arrow|croissant\.json")
@@ -236,8 +239,7 @@ def _together(files: Sequence[Path]) -> list[str]:
 def split_of(path: Path) -> str | None:
     """Return the split that a path inside a folder names: in the file name, or else in the innermost folder."""
     for part in reversed(path.parts):
-        words = re.findall(r"[a-z]+", part.lower())
-        for word in words:
-            if word in SPLITS:
-                return SPLITS[word]
+        for word in _WORD.findall(_HELD_OUT.sub("heldout", part)):
+            if word.lower() in SPLITS:
+                return SPLITS[word.lower()]
     return None

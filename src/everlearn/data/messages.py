@@ -14,15 +14,17 @@ CALLS = "function_call"
 """Role (LLaMA-Factory) of a message that is nothing but a tool call, and OpenAI's earlier name of a message's call."""
 ROLES = {
     "human": "user",
-    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4"), ASSISTANT),
+    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai", "gpt-3.5", "gpt-4", "bing", "bard", "claude"), ASSISTANT),
     **dict.fromkeys(("observation", "function", "function_response", "tool_response"), "tool"),
 }
 """Role in other formats (ShareGPT) → role."""
 WEIGHT = "weight"
 """Key of a message (OpenAI, ShareGPT) that is 0 if the assistant says it and it is not learnt."""
+WEIGHTS = (WEIGHT, "loss", "train", "training")
+"""All keys that say so, with 0 or false (ms-swift, Axolotl)."""
 TURNS = ("conversations", "conversation", "messages", "dialog", "dialogue", "turns", "data")
 """Usual names of columns whose lists of texts are chats (LIMA, UltraChat, DailyDialog)."""
-_READ = ("role", "content", "parts", "from", "value", "tool_calls", CALLS, WEIGHT)
+_READ = ("role", "content", "parts", "from", "value", "tool_calls", CALLS, *WEIGHTS)
 """Keys of a message that are not passed to the template as they are."""
 
 
@@ -33,7 +35,7 @@ class Message(NamedTuple):
         role: `user`, `assistant`, `system`, `tool`, or another one that the template knows.
         content: its text.
         fields: further keys for the template, such as `tool_calls`, `tool_call_id` and `reasoning_content`.
-        trained: whether it is learnt if the assistant says it; not in a prompt, nor with `weight: 0`.
+        trained: whether it is learnt if the assistant says it; not in a prompt, nor with `weight: 0` or `loss: false`.
     """
 
     role: str
@@ -67,8 +69,8 @@ def messages_in(value: Any, column: str, where: str, key: str = "messages_column
 
     Messages are mappings with `role` and `content`, with `role` and `parts` (Gemini) or with `from` and `value`
     (ShareGPT). A content may be a list of parts of the type `text`. Tool calls are in `tool_calls`, with arguments as a
-    mapping or as JSON. A message with `weight: 0` is not learnt. A list of texts is what the user and the assistant say
-    in turn. The list may be written as JSON text. Errors name the recipe's `key`.
+    mapping or as JSON. A message is not learnt if one of :data:`WEIGHTS` is 0 or false. A list of texts is what the
+    user and the assistant say in turn. The list may be written as JSON text. Errors name the recipe's `key`.
 
     Raises:
         DataError: the column holds something else.
@@ -140,15 +142,15 @@ def _message(each: Any, what: str, wrong: Callable[..., NoReturn]) -> Message | 
     if role.lower() == CALLS:
         written = _parsed(content or "", wrong)
         role, content, calls = ASSISTANT, None, written if isinstance(written, list) else [written]
-    weight = each.get(WEIGHT)
-    if weight not in (None, 0, 1):
-        wrong(f"the `{WEIGHT}` of {what} is neither 0 nor 1", weight)
+    weights = {key: each.get(key) for key in WEIGHTS}
+    if odd := next((key for key, weight in weights.items() if weight not in (None, 0, 1)), None):
+        wrong(f"the `{odd}` of {what} is neither 0 nor 1", each)
     fields = {key: value for key, value in _without_none(each).items() if key not in _READ}
     if calls:
         fields["tool_calls"] = [_call(call, f"{what} has a tool call that", wrong) for call in calls]
     if content is None and not calls:
         return None
-    return Message(ROLES.get(role.lower(), role.lower()), content or "", fields, trained=weight != 0)
+    return Message(ROLES.get(role.lower(), role.lower()), content or "", fields, trained=0 not in weights.values())
 
 
 def _joined(parts: Sequence[Any], what: str, wrong: Callable[..., NoReturn]) -> str:
