@@ -480,6 +480,15 @@ def test_where_nothing_protects_the_report_says_so(tmp_path: Path) -> None:
     assert "was not measured: give `protect` a text (`held_out`)" in shown
 
 
+def test_replay_protects_nothing_before_there_is_an_earlier_domain(tmp_path: Path) -> None:
+    for nothing in ("protected nothing in this domain", "protected what it knew of"):
+        trainer = protect(trainer_of(tiny.model("gpt2"), tmp_path), ["replay"], memory=tmp_path / "memory")
+        trainer.train()
+        shown = str(trainer.protection_report())
+        assert nothing in shown
+        assert ("other examples in the training data" in shown) is (nothing == "protected what it knew of")
+
+
 def test_a_loop_ends_with_the_same_report(tmp_path: Path) -> None:
     (tmp_path / "general.txt").write_text("\n".join(GENERAL))
     model = tiny.model("gpt2")

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -554,6 +555,18 @@ def test_rows_inside_of_an_object_are_refused_with_the_way_out(
             made = subprocess.run(["jq", "-c", command, path], capture_output=True, text=True, check=True).stdout
             assert json.loads(made) == {"context": "c", "question": "q?", "answers": ["a"]}
             assert "`row_format: question-answers`" in str(raised.value)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_columns_as_pandas_writes_them_are_refused_with_the_way_out(tmp_path: Path, indent: int | None) -> None:
+    path, made = tmp_path / "frame.json", tmp_path / "rows.jsonl"
+    frame = pandas.DataFrame({"text": tiny.texts(12), "stars": [*range(12)]})
+    frame.to_json(path, indent=indent)
+    with pytest.raises(DataError, match="those of a pandas data frame") as raised:
+        probe(str(path), "--domain")
+    command = str(raised.value).split("`")[1].replace("'rows.jsonl'", repr(str(made)))
+    eval(command, {"pandas": pandas})
+    assert [each.text for each, _ in read_documents(Corpus(path=str(made)))] == tiny.texts(12), "the advice"
 
 
 def test_answers_of_which_none_is_desired_are_refused(tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 import stages
 import tiny
+from everlearn.commands.extend import extend
+from everlearn.data.corpus import Corpus
 from everlearn.errors import MethodError, ModelError
 from everlearn.methods import build
+from everlearn.model.options import Model
 from everlearn.model.vocabulary import LEAST, extend_vocabulary, learn_tokens, with_tokens
 
 WORDS = ("zygote", "zygotes", "mitochondria", "ribosome", "ribosomes")
@@ -150,6 +153,20 @@ def test_spare_rows_are_used_and_what_is_saved_loads_anywhere(tmp_path: Path) ->
     assert torch.equal(read(ids).logits, model.eval()(ids).logits)
     assert words.get_vocab() == after.get_vocab()
     assert before.get_vocab() == tiny.tokenizer().get_vocab()  # the given one stays as it is
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_an_extended_model_keeps_the_number_format_of_its_base(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = tiny.model("llama").to(dtype)
+    base.save_pretrained(tmp_path / "base")
+    tiny.tokenizer().save_pretrained(tmp_path / "base")
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    text = Corpus(path=str(tmp_path / "text.jsonl"))
+    extend(Model(path=str(tmp_path / "base")), text, tmp_path / "extended", tokens=8)
+    made = AutoModelForCausalLM.from_pretrained(tmp_path / "extended")
+    assert {weight.dtype for weight in made.state_dict().values()} == {dtype}
+    old, new = (model.get_input_embeddings().weight for model in (base, made))
+    assert torch.equal(old, new[: len(old)].to(old.device)), "old rows do not change"
 
 
 def test_nothing_to_add_and_other_tokenizers_are_refused() -> None:

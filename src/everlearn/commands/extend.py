@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from transformers import AutoTokenizer
 
@@ -13,8 +13,10 @@ from everlearn import files
 from everlearn.data.corpus import Corpus
 from everlearn.data.documents import read_documents
 from everlearn.errors import ModelError
-from everlearn.model.loading import load_model, load_tokenizer
+from everlearn.model.loading import load_config, load_model, load_tokenizer
+from everlearn.model.number_format import NumberFormat, recast
 from everlearn.model.options import Model
+from everlearn.model.peft_adapter import base_of
 from everlearn.model.vocabulary import NEW_TOKENS, Initialise, NewToken, extend_vocabulary
 from everlearn.run.writable import check_new
 
@@ -47,6 +49,8 @@ def extend(
 ) -> Extension:
     """Write a model and its tokenizer, with tokens for the words of a text, as ``save_pretrained`` does.
 
+    The weights keep the number format of the model; merged with an adapter they are float32.
+
     Args:
         model: hub id or folder, as in a recipe.
         corpus: the domain's text.
@@ -60,6 +64,8 @@ def extend(
     """
     check_new(output)
     before, base = load_tokenizer(model), load_model(model)
+    merged = base_of(str(model.path), model.revision) is not None
+    stored: Any = "float32" if merged else str(load_config(model).dtype).removeprefix("torch.")
     after, added = extend_vocabulary(base, before, _texts(corpus, learnt=True), tokens, initialise=initialise)
     held_out = list(_texts(corpus, learnt=False)) or list(_texts(corpus, learnt=True))
     size = sum(len(text.encode()) for text in held_out)
@@ -67,6 +73,8 @@ def extend(
     found = Extension(added, (len(before), len(after)), gained)  # type: ignore[arg-type]
     with files.new_folder(output, sealed=False) as folder:
         base.save_pretrained(folder)
+        if stored in get_args(NumberFormat):
+            recast(folder, stored)
         after.save_pretrained(folder)
         files.write_json(folder / NEW_TOKENS, found.to_json())
         # Check the saved files, since a tokenizer class may load something else than it saved.

@@ -54,7 +54,15 @@ _SQUAD = (
 
 
 def rows_inside(value: Mapping[str, Any], path: Path) -> str:
-    """Return how to take the rows out of an object that wraps them, as in `{"data": [{…}, {…}]}`; "" if it has none."""
+    """Return how to take the rows out of an object that holds them; "" if it holds none.
+
+    It wraps them, as in `{"data": [{…}, {…}]}`, or has a mapping from row to value for each column, as pandas writes.
+    """
+    if value and all(isinstance(column, dict) and "0" in column for column in value.values()):
+        return (
+            "Its columns are those of a pandas data frame. Write a row a line: "
+            f"`pandas.read_json('{path}').to_json('rows.jsonl', orient='records', lines=True)`."
+        )
     lists = {
         name: inner
         for name, inner in value.items()

@@ -135,6 +135,7 @@ class ProtectedDomain:
         self._start: dict[str, Tensor] = {}
         self._passes, self._added = 0, dict[str, Tensor]()
         self._masks: dict[str, MaskAtWork] = {}
+        self._mixed = False
         self._report: ProtectionReport | None = None
 
     @property
@@ -157,7 +158,8 @@ class ProtectedDomain:
         before = self.stage.source
         with as_its_class_computes(self.stage.model):
             source = self.protection.begin()
-        if source is before:
+        self._mixed = source is not before
+        if not self._mixed:
             return self.examples.dataset
         rows = list(islice(source, source.size))
         for row in rows:
@@ -229,7 +231,7 @@ class ProtectedDomain:
             steps=stage.step,
             penalties={name: float(value) / self._passes for name, value in self._added.items()},
             masks=self._masks,
-            other_means=other_means(self.protection.methods),
+            other_means=other_means(self.protection.methods, self._mixed),
             memory=place,
             memory_bytes=0 if place is None else sum(file.stat().st_size for file in place.iterdir()),
             forgetting=tuple(forgetting),

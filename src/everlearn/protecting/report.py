@@ -105,9 +105,15 @@ class ProtectionReport:
         return "\n".join(lines)
 
 
-def other_means(methods: Sequence[Method]) -> dict[str, list[str]]:
-    """Return the mechanisms besides penalties and masks by which methods may act, by method name."""
+def other_means(methods: Sequence[Method], mixed: bool) -> dict[str, list[str]]:
+    """Return the mechanisms besides penalties and masks by which methods may act, by method name.
+
+    Args:
+        methods: the methods.
+        mixed: whether other examples were mixed into the training data.
+    """
+    hooks = {hook: words for hook, words in OTHER_MEANS.items() if mixed or hook != "training_data"}
     mechanisms = {
-        method.label: [words for hook, words in OTHER_MEANS.items() if overrides(method, hook)] for method in methods
+        method.label: [words for hook, words in hooks.items() if overrides(method, hook)] for method in methods
     }
     return {name: words for name, words in mechanisms.items() if words}
