@@ -106,7 +106,7 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     assert base == other
     shown = everlearn(*WORDS[:2], "--show")
     assert "Learning" not in shown.err
-    assert shown.out.index("Held-out text") < shown.out.index("EWC (strength 10)")
+    assert shown.out.index("Held-out text") < shown.out.index("│ EWC (strength 10)")
 
     # a changed recipe is another table
     everlearn.recipe["train"] |= {"max_steps": 2}

@@ -54,6 +54,16 @@ def test_steps_of_equal_compute_are_named_only_where_nothing_else_tells_rows_apa
     assert found == ["MAS · max_steps 35", "MAS · max_steps 30", "EWC"]
 
 
+def test_nothing_is_named_that_the_title_does_not_name() -> None:
+    rate = {"train.learning_rate": 0.01}
+    published = row("migu", "")
+    published.results["grid"]["options"] = rate
+    assert labels(published, row("sequential", "")) == ["MIGU", "Sequential"]
+    several = row("ewc", "exclude embeddings, head, samples 4", exclude=["embeddings", "head"], samples=4)
+    other = row("ewc", "samples 4", samples=4)
+    assert labels(several, other) == ["EWC (exclude embeddings, head)", "EWC"]
+
+
 def test_a_title_of_its_own_stays_and_so_do_titles_that_would_be_the_same() -> None:
     own = row("mas", "", title="MAS of the paper")
     assert labels(own, row("ewc", "samples 4", samples=4)) == ["MAS of the paper", "EWC"]

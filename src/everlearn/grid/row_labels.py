@@ -18,8 +18,8 @@ Method = Mapping[str, Any]
 def relabelled(cells: Sequence[Run]) -> list[Run]:
     """Return the cells of a grid with short titles: the methods, and what sets a row apart from the others.
 
-    An option of a method is named if rows with the same methods differ in it, a key of the recipe if any rows do. A row
-    with a title of its own keeps it. Rows whose short titles would be the same keep their titles.
+    Of what a title names, an option of a method stays if rows with the same methods differ in it, a key of the recipe
+    if any rows do. A row with a title of its own keeps it. Rows whose short titles would be the same keep their titles.
     """
     rows = {cell.grid.row: cell for cell in cells}
     titles = {row: cell.grid.title for row, cell in rows.items()}
@@ -38,13 +38,18 @@ def _titled(cell: Run, title: str) -> Run:
 def _short(cell: Run, rows: Sequence[Run], silent: Container[str] = ()) -> str:
     """Return the short title of a row, given a cell of each row; keys of the recipe in `silent` are not named."""
     methods = _methods(cell)
-    if not methods or not re.fullmatch(_described(methods), cell.grid.title):
+    title = re.fullmatch(_described(methods), cell.grid.title)
+    if not methods or title is None:
         return cell.grid.title
     twins = [other for other in map(_methods, rows) if _names(other) == _names(methods)]
-    parts = [_apart(method, [twin[place] for twin in twins]) for place, method in enumerate(methods)]
-    own, others = _changes(cell), [_changes(other) for other in rows]
-    keys = [key for key in own if key not in silent and any(other.get(key) != own[key] for other in others)]
-    return " · ".join([" + ".join(parts), *(f"{key.removeprefix('train.')} {_said(own[key])}" for key in keys)])
+    parts = []
+    for place, (method, said) in enumerate(zip(methods, title.groups(), strict=False)):
+        own = _kept(said, _apart(method, [twin[place] for twin in twins]))
+        parts.append(f"{method['title']} ({', '.join(own)})" if own else str(method["title"]))
+    changes, others = _changes(cell), [_changes(other) for other in rows]
+    apart = {key for key in changes if any(other.get(key) != changes[key] for other in others)}
+    keys = {key.removeprefix("train.") for key in apart if key not in silent}
+    return " · ".join([" + ".join(parts), *_kept(title.groups()[-1].replace(" · ", ", "), keys)])
 
 
 def _methods(cell: Run) -> list[Method]:
@@ -55,26 +60,23 @@ def _names(methods: Sequence[Method]) -> list[str]:
     return [method["name"] for method in methods]
 
 
-def _apart(method: Method, twins: Sequence[Method]) -> str:
-    """Return a method's title, with the options in which it differs from the same method in other rows."""
-    options = method["options"]
-    said = [
-        f"{key} {_said(value)}"
-        for key, value in options.items()
-        if any(twin["options"].get(key, value) != value for twin in twins)
-    ]
-    return f"{method['title']} ({', '.join(said)})" if said else str(method["title"])
+def _apart(method: Method, twins: Sequence[Method]) -> set[str]:
+    """Return the options in which a method differs from the same method in other rows."""
+    options = method["options"].items()
+    return {key for key, value in options if any(twin["options"].get(key, value) != value for twin in twins)}
+
+
+def _kept(said: str | None, keys: Container[str]) -> list[str]:
+    """Return those of "option value, option value" whose option is one of the keys."""
+    pairs = re.split(r", (?=[\w.*]+ )", said) if said else []
+    return [pair for pair in pairs if pair.partition(" ")[0] in keys]
 
 
 def _described(methods: Sequence[Method]) -> str:
     """Return a pattern of titles that say nothing but methods, their options, and changed keys of the recipe."""
-    return r" \+ ".join(re.escape(method["title"]) + r"(?: \(.*\))?" for method in methods) + r"(?: · .*)?"
+    return r" \+ ".join(re.escape(method["title"]) + r"(?: \((.*)\))?" for method in methods) + r"((?: · .*)?)"
 
 
 def _changes(cell: Run) -> dict[str, Any]:
     """Return the keys of the recipe that the row changes."""
     return {key: value for key, value in cell.grid.options.items() if "." in key}
-
-
-def _said(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

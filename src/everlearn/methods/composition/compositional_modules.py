@@ -145,7 +145,8 @@ class CompositionalModules(Thaws):
     def attach(self, stage: Stage) -> None:
         """Attach new adapters beside the frozen earlier ones."""
         paths = [path for domain, path in self._paths.items() if domain != stage.domain]
-        if {*map(len, paths)} - {len(feed_forward_outputs(stage.model))}:
+        named, kept = {owner for path in paths for owner in path}, {key.rpartition("/")[0] for key in self._adapters}
+        if (named ^ kept) - {stage.domain} or {*map(len, paths)} - {len(feed_forward_outputs(stage.model))}:
             raise self._other_model()
         built = self._build(stage.model, [list(dict.fromkeys(owners)) for owners in zip(*paths, strict=True)])
         built.attach(stage.model, self.name, freeze=True)

@@ -59,9 +59,10 @@ class LayerChoice(nn.Module):
         used = dict.fromkeys(of_rows) if {*of_rows} - {None} else {}
         self._rows = {of: torch.tensor([float(row == of) for row in of_rows], device=self.c.device) for of in used}
 
+    @torch.no_grad()
     def decided(self, stage: Stage) -> str | None:
         """Return the owner of the adapter with the largest c, which becomes the trained one; None for the new one."""
-        c = whole(self.c.detach())
+        c = whole(self.c)
         candidates = self.owners[self.first :]
         best = int(torch.cat([c[: len(candidates)], c[-1:]]).argmax())
         if best == len(candidates):
