@@ -1,14 +1,14 @@
 """Write docs/results/real-models.md and .json from the results: python benchmarks/real-models/page.py
 
 In each section the text above the first table is written by hand and stays; the tables are made from the cells of the
-fresh stream (``fresh/``) and the trials of the development stream (``development.jsonl``).
+fresh streams (``fresh/``, ``far/``) and the trials of the development stream (``development.jsonl``).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,6 +23,8 @@ PAGE = HERE.parents[1] / "docs/results/real-models.md"
 METRIC = "bits_per_byte"
 LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
 """The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
+FRESH = ("fresh", "far")
+"""The folders of the streams on which nothing was chosen, in the order of their sections."""
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
 HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
 RECOMMENDED = "recommended (MAS) at 3.0e-04"
@@ -74,7 +76,7 @@ class Result:
 
 @dataclass(frozen=True)
 class FreshCell:
-    """One cell of the fresh stream; numbers in bits per byte."""
+    """One cell of a fresh stream; numbers in bits per byte."""
 
     row: str
     order: int
@@ -101,7 +103,7 @@ def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int
 
 
 def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
-    """Return the tables of the fresh stream: every row, then `recommended` against each rate of plain training."""
+    """Return the tables of a fresh stream: every row, then `recommended` against each rate of plain training."""
     rows = fresh_rows(cells)
     recommended = rows[RECOMMENDED]
     count = ", ".join(f"order {order} with seed {seed}" for order, seed in recommended)
@@ -189,8 +191,8 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     return [curve, trials]
 
 
-def summary(lines: list[dict[str, Any]], cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the numbers that other pages quote, of the development stream and of the fresh one."""
+def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the numbers that other pages quote, of the development stream and of the fresh ones."""
     results = [Result.of(line) for line in lines if "results" in line]
     best = best_plain(results)
     recommended = next(result for result in results if result.row == "recommended")
@@ -199,9 +201,13 @@ def summary(lines: list[dict[str, Any]], cells: Sequence[dict[str, Any]]) -> dic
         "recommended": {name: getattr(recommended, name) for name in ("learning_rate", *NUMBERS)},
         "learning_kept": recommended.learnt / best.learnt,
         "forgetting_left": recommended.forgotten / best.forgotten,
-        "fresh": {
-            row: {name: fmean(cell.numbers[name] for cell in own.values()) for name in NUMBERS} | {"cells": len(own)}
-            for row, own in fresh_rows(cells).items()
+        **{
+            stream: {
+                row: {name: fmean(cell.numbers[name] for cell in own.values()) for name in NUMBERS}
+                | {"cells": len(own)}
+                for row, own in fresh_rows(cells).items()
+            }
+            for stream, cells in streams.items()
         },
     }
 
@@ -212,10 +218,10 @@ def _cells(result: Result) -> tuple[TableCell, ...]:
 
 def main() -> None:
     lines = [json.loads(line) for line in (HERE / "development.jsonl").read_text().splitlines()]
-    cells = [kept.value for kept in find_cells(HERE / "fresh").values()]
+    streams = {name: [kept.value for kept in find_cells(HERE / name).values()] for name in FRESH}
     head, *sections = PAGE.read_text(encoding="utf-8").split("\n## ")
     parts = [head.rstrip()]
-    for section, own in zip(sections, (fresh_tables(cells), tables(lines)), strict=True):
+    for section, own in zip(sections, (*map(fresh_tables, streams.values()), tables(lines)), strict=True):
         parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:
         reasons: dict[tuple[str, str], list[str]] = {}
@@ -224,7 +230,7 @@ def main() -> None:
         said = [f"* {row}, trials {', '.join(numbers)}: {error}" for (row, error), numbers in reasons.items()]
         parts.append("### Trials that failed\n\n" + "\n".join(said))
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
-    files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines, cells), indent=1) + "\n")
+    files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines, streams), indent=1) + "\n")
 
 
 if __name__ == "__main__":

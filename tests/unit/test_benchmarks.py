@@ -83,9 +83,10 @@ def test_the_page_says_what_the_trials_say(scripts: tuple[ModuleType, ModuleType
     _, page = scripts
     lines = [json.loads(line) for line in (HERE / "development.jsonl").read_text(encoding="utf-8").splitlines()]
     text = page.PAGE.read_text(encoding="utf-8")
-    cells = [kept.value for kept in find_cells(HERE / "fresh").values()]
-    assert all(markdown_table(table, 3) in text for table in [*page.fresh_tables(cells), *page.tables(lines)])
-    assert json.loads(page.PAGE.with_suffix(".json").read_text(encoding="utf-8")) == page.summary(lines, cells)
+    streams = {name: [kept.value for kept in find_cells(HERE / name).values()] for name in page.FRESH}
+    tables = [*(table for cells in streams.values() for table in page.fresh_tables(cells)), *page.tables(lines)]
+    assert all(markdown_table(table, 3) in text for table in tables)
+    assert json.loads(page.PAGE.with_suffix(".json").read_text(encoding="utf-8")) == page.summary(lines, streams)
     assert len({json.dumps(line["machine"], sort_keys=True) for line in lines}) == 1, "one kind of arithmetic"
 
 
