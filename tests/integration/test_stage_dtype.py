@@ -70,6 +70,15 @@ def test_an_export_in_the_same_format_is_the_stage(tmp_path: Path) -> None:
     assert "rounded to" not in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
+def test_an_adapter_beside_a_rounded_stage_is_rounded_by_an_export(tmp_path: Path) -> None:
+    made = rounded(tmp_path, "lora")
+    ContinualLearner(made).run()
+    stage = next(made.folder().glob("stage-02-*"))
+    export(stage, tmp_path / "adapter", dtype="bfloat16", adapter=True)
+    tensors = files.load_tensors(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
 def test_the_plan_counts_half_of_the_weights(tmp_path: Path) -> None:
     made = recipe(tmp_path, "gpt2", train={"save_strategy": "no"})
     plans = [

@@ -99,8 +99,8 @@ def export(
     if adapter and adapter_in(place) is None:
         raise RunError(f"{place} keeps no adapter: `--adapter` is for runs of a method that trains one (`inc_lora`).")
     as_adapter = alone if adapter is None else adapter
-    if dtype == recipe.run.stage_dtype:
-        dtype = None  # the stage has this format, and its scores are those of the rounded weights
+    if dtype == recipe.run.stage_dtype and (alone or not as_adapter):
+        dtype = None  # the stage has this format (an adapter beside it never), and its scores are of rounded weights
     if with_memory and dtype not in (None, "float32"):
         raise RunError(
             f"`--dtype {dtype}` rounds the weights, and what methods remember belongs to those that were learnt. "
