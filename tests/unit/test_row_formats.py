@@ -569,6 +569,15 @@ def test_columns_as_pandas_writes_them_are_refused_with_the_way_out(tmp_path: Pa
     assert [each.text for each, _ in read_documents(Corpus(path=str(made)))] == tiny.texts(12), "the advice"
 
 
+def test_preferences_with_prompts_under_another_name_say_which_to_rename(tmp_path: Path) -> None:
+    rows = [{"system": "Be.", "question": "Why?", "chosen": text, "rejected": "no"} for text in tiny.texts(12)]
+    with pytest.raises(DataError, match=r"prompts are in the column 'question'\. Rename it to 'prompt'"):
+        probe(written(tmp_path, rows), "--domain")
+    path = written(tmp_path, [{"prompt": row["question"], **row} for row in rows])
+    found = [each.messages for each, _ in read_documents(Corpus(path=path, row_format="preference"))]
+    assert [each.role for each in found[0]] == ["system", "user", "assistant"], "the advice"
+
+
 def test_answers_of_which_none_is_desired_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, [row | {"label": False} for row in unpaired(3)])
     with pytest.raises(DataError, match="no document with text in it: 'label' is false in 3 rows"):

@@ -217,9 +217,14 @@ def _check_trees(path: str, names: Collection[str]) -> None:
 
 
 def _check_transcripts(path: str, columns: Collection[str]) -> None:
-    """Refuse chats that are written as transcripts, with a rejected one beside them."""
+    """Refuse preferences that are written as transcripts, or have their prompts under another name."""
     preference = ROW_FORMATS["preference"]
     if {preference.answer, *preference.unread} <= set(columns):
+        if asked := next((name for name in ("question", "instruction", "query", "input") if name in columns), None):
+            raise DataError(
+                f"{path} holds preferences whose prompts are in the column '{asked}'. Rename it to "
+                f"'{preference.prompt}', which `row_format: preference` reads."
+            )
         raise DataError(
             f"{path} holds preferences with the prompts inside the texts (columns '{preference.answer}' and "
             f"'{preference.unread[0]}'). Write each text as a list of messages, or put what is asked into a column "
