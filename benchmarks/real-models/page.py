@@ -82,6 +82,10 @@ class FreshCell:
     order: int
     seed: int
     numbers: dict[str, float]
+    gained: dict[str, float]
+    """Domain → how much better than the base model it is read at the end."""
+    base: dict[str, float]
+    """Domain → score of the base model."""
 
     @classmethod
     def of(cls, cell: dict[str, Any]) -> FreshCell:
@@ -89,7 +93,16 @@ class FreshCell:
         grid = cell["grid"]
         rate = f"{grid['options']['train.learning_rate']:.1e}"
         plain = cell["methods"][0]["name"] == "sequential"
-        return cls(f"plain training at {rate}" if plain else RECOMMENDED, grid["order"], grid["seed"], numbers_of(cell))
+        each = {name: found["value"] for name, found in cell["summary"][METRIC]["gained"].items() if name != "mean"}
+        scores = {(at, name): value for at, name, value, *_ in cell["matrices"][METRIC]["cells"]}
+        return cls(
+            f"plain training at {rate}" if plain else RECOMMENDED,
+            grid["order"],
+            grid["seed"],
+            numbers_of(cell),
+            each,
+            {name: scores["base", name] for name in each},
+        )
 
 
 def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int], FreshCell]]:
@@ -103,7 +116,7 @@ def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int
 
 
 def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
-    """Return the tables of a fresh stream: every row, then `recommended` against each rate of plain training."""
+    """Return the tables of a fresh stream: every row, `recommended` against each rate of plain training, domains."""
     rows = fresh_rows(cells)
     recommended = rows[RECOMMENDED]
     count = ", ".join(f"order {order} with seed {seed}" for order, seed in recommended)
@@ -125,9 +138,19 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     note = f"Bits per byte. Cells: {count}."
     if len(recommended) > 1:
         note += " The mean over them, and in brackets the lowest and the highest value."
+    first = next(iter(recommended.values()))
+    domains = tuple(first.gained)
+    by_domain = tuple(
+        (row, tuple(_spread([cell.gained[name] for cell in own.values()]) for name in domains))
+        for row, own in rows.items()
+    )
+    base = ", ".join(f"{name} {first.base[name]:.2f}" for name in domains)
     return [
         Table("Each row", ("Row", *HEADER), each, note),
         Table("What is recommended, against plain training", ("Difference", *HEADER), pairs, note),
+        Table(
+            "Better than the base at the end, by domain", ("Row", *domains), by_domain, f"{note} Base model: {base}."
+        ),
     ]
 
 

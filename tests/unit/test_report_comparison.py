@@ -245,7 +245,7 @@ def test_an_unfinished_run_is_not_recommended_over_a_finished_one():
     assert comparison.differing["domains learnt"] == ("6 of 6", "2 of 6")
     assert all(measure.judge(1, 0) is None for measure in comparison.headline)
     assert verdict(comparison)[0] == ("No run can be recommended yet: DAS is not finished (2 of 6 domains learnt).")
-    assert "clearly" not in " ".join(verdict(comparison))
+    assert "clearly" not in " ".join(verdict(comparison)).partition("The rule:")[0]
 
 
 def test_an_unfinished_run_alone_says_how_far_it_is():
@@ -292,7 +292,7 @@ def test_of_runs_that_end_alike_the_one_that_keeps_general_text_is_named():
     said = " ".join(verdict(of(plain, das)))
     assert said.startswith("Take Sequential or DAS: at the end of the stream Sequential is 0.")
     assert "better at its domains than the base model, and the gain of the other is not clearly different." in said
-    assert "With Sequential, right after training on it, a domain had gained" in said
+    assert "With Sequential, a domain had gained" in said
     assert re.search(r"Of these, DAS \(by 0\.\d+ bits/byte \(.*\)\) clearly kept more general knowledge\.", said)
 
 

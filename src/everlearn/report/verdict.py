@@ -89,8 +89,8 @@ def _rule(comparison: Comparison) -> list[str]:
     sentences = [
         "The rule: a run is worth taking if, at the end of the stream, it is better at its domains than the base "
         f"model, and general text lost no more than {bound} (`report.tolerate`), if it was measured. Both are judged "
-        "by 95 % intervals. Of several such runs, take the one with the largest gain; any within its uncertainty is as "
-        "good."
+        "by 95 % intervals. Of several such runs, take the one with the largest gain, or any whose gain is not clearly "
+        "different from it."
     ]
     if not any(map(comparison.drifts, range(len(comparison.pools)))):
         return [*sentences, "General text was not measured, so it is unknown how much of it was forgotten."]
@@ -165,7 +165,7 @@ def _choice(comparison: Comparison) -> list[str]:
             f"{label} ({value})."
         ]
     sentences += _tied(comparison, gained, first, alike)
-    sentences += _cost_of(comparison, first, f"With {label}, right" if alike else "Right")
+    sentences += _cost_of(comparison, first)
     return sentences + _unequal(comparison)
 
 
@@ -282,13 +282,14 @@ def _few(words: list[str], conjunction: str = "and") -> str:
     return listing(words if rest <= 0 else [*words[:_SAID], f"{rest} more"], conjunction)
 
 
-def _cost_of(comparison: Comparison, run: int, right: str = "Right") -> list[str]:
+def _cost_of(comparison: Comparison, run: int) -> list[str]:
     """Say what one run learnt, how much of that it forgot again, and what general text lost."""
     lead, sentences = comparison.lead, []
     learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
     if learnt is not None and learnt.estimates[run].value is not None:
         value = _value(learnt, learnt.estimates[run])
-        sentences.append(f"{right} after training on it, a domain had gained {value} on average.")
+        what = f"With {comparison.labels[run]}, a domain" if len(comparison.pools) > 1 else "A domain"
+        sentences.append(f"{what} had gained {value} on average right after its own training.")
     if forgotten is not None and forgotten.estimates[run].value is not None:
         estimate = forgotten.estimates[run]
         value, share = _value(forgotten, estimate), share_forgotten(comparison, run)
