@@ -273,7 +273,8 @@ def test_common_forms(form: str) -> None:
     "value",
     ["text", {"role": "user"}, ["text", 1], [{"role": "user"}], [{"role": 1, "content": "a"}],
      [{"role": "user", "content": [{"type": "image_url", "url": "x"}]}], [{"from": "human", "content": "a"}],
-     [{"role": "assistant", "content": None, "tool_calls": [{"arguments": {}}]}]],
+     [{"role": "assistant", "content": None, "tool_calls": [{"arguments": {}}]}],
+     [{"role": "model", "parts": [{"thought": True, "text": "a"}, {"text": "b"}]}]],
 )  # fmt: skip
 def test_other_values_are_refused_with_the_place(value: Any) -> None:
     with pytest.raises(DataError, match=r"line 7: column 'messages' \(`messages_column`\)"):

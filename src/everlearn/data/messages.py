@@ -158,6 +158,8 @@ def _joined(parts: Sequence[Any], what: str, wrong: Callable[..., NoReturn]) -> 
     for part in parts:
         if not isinstance(part, Mapping) or part.get("type", "text") != "text" or not isinstance(part.get("text"), str):
             wrong(f"{what} has a part that is no text", part)
+        if part.get("thought"):  # Gemini's reasoning, beside the answer
+            wrong(f"{what} has a part that is a thought: move it to `reasoning_content`, or leave it out", part)
     return "".join(part["text"] for part in parts)
 
 

@@ -357,7 +357,8 @@ def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, mo
         if not examples.keepable:
             raise MethodError(
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
-                "names alone. Tokenise the dataset before training, and drop its other columns."
+                "names alone. Tokenise the dataset before training, and drop its other columns. If the trainer adds "
+                "some that it needs (`precompute_ref_log_probs=True`), leave that option out."
             )
 
 
