@@ -91,15 +91,18 @@ def soaked(runs: list[dict[str, Any]]) -> list[str]:
     ]
     slower = [name for name, each in sorted(methods.items()) if each["seconds"][-1] > 2 * each["seconds"][0]]
     refused = sorted({name for run in runs for name in run["refused by the tiny models"]})
+    failed = [line for run in runs for line in run["failed"] if line.split(": ")[1] not in methods]
     few = [
-        f"`{name}` learnt {each['stages']}" for name, each in sorted(methods.items()) if each["stages"] < last["stages"]
+        f"* `{name}` learnt {each['stages']} domains, and no more: {each['ended']}\n"
+        for name, each in sorted(methods.items())
+        if each["stages"] < last["stages"]
     ]
     return [
         SOAK.format(stages=last["stages"], methods=len(methods)),
         table(head, rows),
-        failures(runs)
+        failures([{"failed": failed}])
         + (f"\nLate domains take more than twice as long as early ones: {named(slower)}.\n" if slower else "")
-        + (f"\nFewer domains, as the model grows with each of them: {', '.join(few)}.\n" if few else "")
+        + ("\n" + "".join(few) if few else "")
         + (f"\nRefused by the tiny models: {named(refused)}.\n" if refused else "")
         + (f"\nNot reached in the time: {named(last['not reached'])}.\n" if last["not reached"] else ""),
     ]

@@ -23,7 +23,7 @@ import stages
 import tiny
 from endurance.quick import place_of, quick
 from endurance.record import Record, asked
-from everlearn.errors import MethodError
+from everlearn.errors import MethodError, first_line
 from everlearn.methods import Method, build
 from everlearn.methods.base import REGISTRY
 from everlearn.methods.engine.protection import check_methods
@@ -59,12 +59,18 @@ def stream(name: str, count: int) -> dict[str, Any] | None:
         check_methods([method], stages.setting(model, [method], objective, general=True))
     except MethodError:
         return None
-    seconds, memory, kept, opened, saved = [], [], [], [], []
+    seconds, memory, kept, opened, saved, ended = [], [], [], [], [], ""
     for index in range(1, count + 1):
         began = time.process_time()
         saved.append(method.cost(model).saved(index))  # a model that grows makes what is kept of each domain grow
         stage = stages.stage(model, index, objective, general=True, steps=2)
-        stages.learn([method], stage)
+        try:
+            stages.learn([method], stage)
+        except MethodError as error:
+            if index == 1:
+                raise
+            ended, _ = first_line(error), saved.pop()
+            break
         model = stage.model
         parameters.append(model.num_parameters())
         seconds.append(time.process_time() - began)
@@ -74,6 +80,7 @@ def stream(name: str, count: int) -> dict[str, Any] | None:
         if kept[-1] > saved[-1]:
             raise AssertionError(f"keeps {kept[-1]:,} bytes after {index} stages; {saved[-1]:,} are declared")
         if parameters[-1] > MOST * parameters[0]:
+            ended = f"The model has {parameters[-1] / parameters[0]:.0f} times the parameters that it had at first."
             break
     count = len(kept)
     if opened[-1] > opened[min(WARM, count) - 1]:
@@ -87,6 +94,7 @@ def stream(name: str, count: int) -> dict[str, Any] | None:
     times = [statistics.median(each) for each in (seconds[WARM : WARM + part], seconds[-part:]) if each]
     return {
         "stages": count,
+        "ended": ended,
         "seconds": [round(each, 4) for each in times],
         "kept": [kept[0], kept[-1]],
         "declared": [saved[0], saved[-1]],
