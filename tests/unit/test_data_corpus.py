@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import csv
 import gzip
@@ -10,6 +11,7 @@ import json
 import lzma
 import random
 import shutil
+import zlib
 from pathlib import Path
 
 import datasets
@@ -484,6 +486,27 @@ def test_twice_what_is_not_read_does_no_harm(tmp_path):
     (tmp_path / "a.csv").write_text("x,text,x,\n1,a,2,\n")
     (tmp_path / "a.jsonl").write_text('{"text": "b", "x": {"text": 1, "text": 2}}\n{"n": 1, "n": 2, "text": "c"}\n')
     assert texts(tmp_path) == ["a", "b", "c"]
+
+
+DAMAGED_COLUMN = (  # a Parquet file with a histogram of the wrong size; compressed by zlib, in base 85
+    "c-"
+    "oy(%}&BV5S~`jaNqzW+w3Mi5EB}V6~O>8f`=(7(Fpz!iN<&#qyZB|#A20r@F9E%4?coNpTx5VAHmrcFj2htWp{RVe)gN$%po@OEW"
+    "+X}4xmFO3RCd8mPn9L<yI6GD7L@~b*3^%$_#+zhlx8mFZcVo)%#A?8^1q3m+u?~EXk4<#l@M%G@}F=eQ_lJ!~T<3REog0n@-"
+    "QYY_kX%(nYQefW^`(k9h8#mxj7Q;kqgeVVPi1N)fcUpeROG{Z*l57R;!@7qt0j^TMK@fl&!Sy{J%G(S#WkCOKkLj-"
+    "Y~o=2M|%KB?xL^1rTs5$cwhQR**Cx@t!00AcVLHk$`0Tj8JZ4`p4V)J4J(hS)>&(e7dmv5VEfg|>~@kV+MCH!ysk7^=22zwaN@qn"
+    "o5Swb1BG>EIla%Fdmg_HwhkJ@u1lNnYaLk#)?RA)M;s_oQl%r}Z_0d_Sx&Kr4{jz*EEa=z8pWYn|b6tvwoD`KeoXbaQbvNNtp|xo"
+    "looG!Jqlw(08*Y0$p_57nDE"
+)
+
+
+def test_a_damaged_column_of_parquet_gets_a_sentence_and_does_not_end_the_process(tmp_path):
+    file = tmp_path / "a.parquet"
+    file.write_bytes(zlib.decompress(base64.b85decode(DAMAGED_COLUMN)))
+    for limits in (Limits(row_bytes=2**20, expansion=200), Limits(row_bytes=500, expansion=2)):
+        corpus = Corpus(path=str(file), text_column="text")
+        corpus.limited(limits)
+        with pytest.raises(DataError, match=r"a\.parquet"):
+            list(read_documents(corpus))
 
 
 def test_a_parquet_column_twice_is_refused(tmp_path):

@@ -119,9 +119,13 @@ def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limi
 
 
 def _refuse_expanded(path: Path, metadata: Any, wanted: Sequence[str], limits: Limits) -> None:
-    """Refuse a file whose wanted columns are compressed too well, before any of it is decompressed."""
-    size = sum(_unpacked(metadata, group, wanted) for group in range(metadata.num_row_groups))
-    if size > allowed_bytes(path, limits):
+    """Refuse a file whose wanted columns are compressed too well, before any of it is decompressed.
+
+    Columns are looked at only if all together are too large: of a damaged column pyarrow's metadata end the process.
+    """
+    groups, allowed = range(metadata.num_row_groups), allowed_bytes(path, limits)
+    all_columns = sum(metadata.row_group(group).total_byte_size for group in groups)
+    if all_columns > allowed and sum(_unpacked(metadata, group, wanted) for group in groups) > allowed:
         raise too_expanded(path, limits)
 
 
@@ -142,7 +146,7 @@ def _rows_at_once(path: Path, file: Any, group: int, wanted: Sequence[str], limi
 
     kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     texts = [name for name in wanted if any(kind(file.schema_arrow.field(name).type) for kind in kinds)]
-    if not texts or _unpacked(file.metadata, group, texts) <= limits.row_bytes // BATCH:
+    if not texts or file.metadata.row_group(group).total_byte_size <= limits.row_bytes // BATCH:
         return BATCH
     with parquet.ParquetFile(path, metadata=file.metadata, read_dictionary=texts) as encoded:
         first = next(encoded.iter_batches(1, row_groups=[group], columns=texts), None)
