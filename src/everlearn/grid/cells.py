@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from everlearn.comparison.runs import Run, read_run
+from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
+from everlearn.files import read_json
 from everlearn.grid.archive import KeptCell, find_cell, find_cells
 from everlearn.grid.identity import where_differ
 
@@ -83,6 +84,7 @@ def run_folders(cells: Iterable[Run], runs: Path) -> dict[str, Path]:
         folder = runs / cell.name / "run"
         if cell.grid.order is None or not (folder / "results.json").is_file():
             continue
-        if read_run(folder).results.get("matrices") == cell.results.get("matrices"):
+        results = read_json(folder / "results.json")
+        if isinstance(results, Mapping) and results.get("matrices") == cell.results.get("matrices"):
             found[cell.name] = folder
     return found
