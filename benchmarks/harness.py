@@ -298,6 +298,7 @@ def _end(trainer: Trainer) -> None:
     with torch.profiler.record_function(STEPS):
         trainer.train()
     if isinstance(trainer, StageTrainer):
+        trainer.free_optimizer()
         with as_its_class_computes(trainer.protection.stage.model):  # measured in float32, as after every domain
             trainer.protection.end()
 

@@ -168,9 +168,10 @@ def test_plan_counts_exactly(everlearn: Project) -> None:
     steps, measuring = plan["memory"], plan["measuring"]
     assert steps["gradients"] == 4 * plan["parameters"]
     assert "gradients" not in measuring
-    assert measuring["optimizer"] == steps["optimizer"] >= 8 * plan["parameters"], "it lives until a domain ends"
+    assert steps["optimizer"] >= 8 * plan["parameters"]
+    assert "optimizer" not in measuring, "its state is freed before"
     assert measuring["what is measured"] == plan["methods"]["ewc"]["measuring_bytes"] > 8 * plan["parameters"]
-    assert plan["peak"] == sum(measuring.values()) > sum(steps.values())
+    assert plan["peak"] == max(sum(measuring.values()), sum(steps.values()))
     assert plan["plain"] is None
     assert not Path("runs").exists()
 

@@ -21,6 +21,8 @@ from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.files import load_tensors, read_json
 from everlearn.learner import ContinualLearner
+from everlearn.methods.base import Stage
+from everlearn.methods.penalties.ewc import EWC
 from everlearn.run import optimizer_state
 from everlearn.run.checks import checks
 from everlearn.run.trainer import StageTrainer
@@ -268,6 +270,23 @@ def test_a_carried_optimizer_goes_on_where_the_domain_before_stopped(
     same = {name for name in other if torch.equal(one[name], other[name])}
     assert {name for name in other if name.startswith("stage-01")} <= same
     assert not any(name.startswith("stage-02") and name.endswith("dense.weight") for name in same)
+
+
+@pytest.mark.parametrize("optimizer", ["reset", "carry"])
+def test_what_a_method_measures_has_the_optimizers_room(
+    tmp_path: Path, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    end_domain = EWC.end_domain
+
+    def look(self: EWC, stage: Stage) -> None:
+        assert stage.optimizer is not None
+        held.append(len(stage.optimizer.state))
+        end_domain(self, stage)
+
+    monkeypatch.setattr(EWC, "end_domain", look)
+    ContinualLearner(recipe(tmp_path, method={"name": "ewc", "samples": 4}, optimizer=optimizer)).run()
+    assert held == [0, 0]
 
 
 def test_an_optimizer_without_a_state_is_carried(tmp_path: Path) -> None:

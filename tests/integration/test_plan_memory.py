@@ -139,7 +139,6 @@ def row_of_page(name: str, plan: Any) -> str:
     parts = [
         between.get("activations", 0),
         between.get("what is measured", 0),
-        between["optimizer"],
         sum(amount for part, amount in between.items() if part.startswith("method ")),
         between.get("gathered layers", 0) + between.get("the complete model", 0),
         between["weights"],

@@ -110,6 +110,7 @@ class MemoryEstimate:
         args: names the optimizer; None for AdamW.
         quantised: options of quantisation of the weights, if any.
         shards: whether the methods measure on shards under FSDP2; otherwise each device has the complete model then.
+        carried: whether the next domain gets the optimizer's state; otherwise it is freed before anything is measured.
     """
 
     def __init__(
@@ -122,10 +123,11 @@ class MemoryEstimate:
         args: TrainingArguments | None = None,
         quantised: dict[str, Any] | None = None,
         shards: bool = False,
+        carried: bool = False,
     ) -> None:
         self.model, self.sizes, self.costs = model, sizes, costs
         self._objective, self._block_size, self._quantised = objective, block_size, quantised
-        self._args, self._shards = args, shards
+        self._args, self._shards, self._carried = args, shards, carried
         self._traced: dict[tuple[int, bool, bool], Traced] = {}
         self._states: dict[int, int] = {}
         self.optimizer_is_exact = True
@@ -179,6 +181,8 @@ class MemoryEstimate:
     def _between(self, setup: Setup) -> list[dict[str, int]]:
         """Return what is held at each moment between two domains, without activations."""
         kept = self._kept(setup)
+        if not self._carried:
+            del kept[OPTIMIZER]
         most = max((cost.measuring_bytes for cost in self.costs.values()), default=0)
         measured = {MEASURED: most} if most else {}
         if not setup.sharded:

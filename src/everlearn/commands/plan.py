@@ -236,6 +236,7 @@ def make_plan(
         arguments[0],
         quantised=recipe.model.quantization_config,
         shards=read_shards(methods),
+        carried=recipe.optimizer == "carry",
     )
     packed = "`model.quantization_config` packs the weights"
     undivided = why_not_sharded(model, methods) if recipe.model.quantization_config is None else packed

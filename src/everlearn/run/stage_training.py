@@ -114,6 +114,7 @@ class StageTraining:
         stage = self.stage
         if self.run.recipe.optimizer == "carry":
             self.carried = self.trainer.optimizer_state()
+        self.trainer.free_optimizer()
         stage.model = without_mixed_precision(unwrap(stage.model))
         self.protection.end(self.blueprint)
         self._report_notes()

@@ -205,6 +205,10 @@ class StageTrainer(Trainer):
         """
         return optimizer_state.state_of(self.stage.model, self._own_optimizer)
 
+    def free_optimizer(self) -> None:
+        """Free the optimizer's state: what the methods measure when a domain ends needs the memory."""
+        self._own_optimizer.state.clear()
+
     def _mean(self, value: Tensor) -> float:
         return float(self.accelerator.reduce(value, "mean") if self.args.world_size > 1 else value)
 
