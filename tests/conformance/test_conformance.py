@@ -57,11 +57,12 @@ EXACT: dict[str, dict[str, Any]] = {
     "inc_lora": {"lora_dropout": 0.0},
     "k_adapter": {"adapter_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},
-    "mocl": {"lora_dropout": 0.0},
+    "mocl-causal": {"lora_dropout": 0.0},
     "moe_lora": {"lora_dropout": 0.0, "balance": 0},
     "o_lora": {"lora_dropout": 0.0},
 }
-"""Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
+"""Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut; by
+method, or method and objective."""
 
 DECODERS = {("sdft", "text-to-text"), ("siatl", "text-to-text")}
 """Methods that learn prompts and answers with a decoder only, where others take an encoder-decoder."""
@@ -331,7 +332,8 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
     """4 × 1 and 2 × 2: the same weights, and the same value of every loss of the method in the log."""
     results, of = [], make(name, objective).name
     optimizer = OPTIMIZER.get(of, {"optim": "sgd"})
-    begun, model = make(name, objective, **EXACT.get(of, {})), model_for(name, objective, dropout=0.0)
+    exact = EXACT.get(f"{of}-{objective}", EXACT.get(of, {}))
+    begun, model = make(name, objective, **exact), model_for(name, objective, dropout=0.0)
     first = stage_for(model, 1, objective, [begun], steps=2)
     train([begun], first, tmp_path / "first", **optimizer)
     for batch_size, accumulation in ((4, 1), (2, 2)):

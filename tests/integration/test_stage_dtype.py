@@ -67,7 +67,10 @@ def test_an_export_in_the_same_format_is_the_stage(tmp_path: Path) -> None:
     export(stage, tmp_path / "model", dtype="bfloat16", with_memory=True)
     assert files.load_tensors(tmp_path / "model" / "model.safetensors").keys()
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == (stage / "model.safetensors").read_bytes()
-    assert "rounded to" not in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "They were measured" not in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    export(stage, tmp_path / "half", dtype="float16")
+    said = "They were measured with weights in bfloat16; the weights here are rounded to float16."
+    assert said in (tmp_path / "half" / "README.md").read_text(encoding="utf-8")
 
 
 def test_an_adapter_beside_a_rounded_stage_is_rounded_by_an_export(tmp_path: Path) -> None:
@@ -77,6 +80,13 @@ def test_an_adapter_beside_a_rounded_stage_is_rounded_by_an_export(tmp_path: Pat
     export(stage, tmp_path / "adapter", dtype="bfloat16", adapter=True)
     tensors = files.load_tensors(tmp_path / "adapter" / "adapter_model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    export(stage, tmp_path / "exact", adapter=True)
+    for folder, said in (
+        ("adapter", "the weights here are rounded to bfloat16"),
+        ("exact", "the adapter here is not rounded"),
+    ):
+        card = (tmp_path / folder / "README.md").read_text(encoding="utf-8")
+        assert f"They were measured with weights in bfloat16; {said}." in card
 
 
 def test_the_plan_counts_half_of_the_weights(tmp_path: Path) -> None:

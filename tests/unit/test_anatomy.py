@@ -32,6 +32,7 @@ from everlearn.model.anatomy import Anatomy, anatomy, head_path, kind_of, regist
 from everlearn.model.architectures import _TABLE, architectures
 from everlearn.model.depth import frozen_parameters
 from everlearn.model.gates import Gates
+from everlearn.model.loading import empty_model
 from everlearn.model.objectives import make_objective
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn_bench.bases import cnn as convolutional  # noqa: F401  AutoConfig knows them from here on
@@ -330,6 +331,19 @@ def test_a_wrong_entry_is_named(monkeypatch):
     register_architecture("roberta", architectures()["llama"])
     with pytest.raises(ModelError, match="none of the layers"):
         anatomy(model)
+
+
+@pytest.mark.parametrize(("model_type", "own"), [("ibert", {}), ("squeezebert", {"embedding_size": 32})])
+def test_a_model_without_linear_layers_is_refused_with_the_keys_to_change(model_type, own):
+    """I-BERT has layers of its own for integers, SqueezeBERT has convolutions; methods without layers take both."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    model = empty_model(AutoConfig.for_model(model_type, vocab_size=tiny.VOCABULARY, **sizes, **own))
+    for name in ("lora", "migu", "das"):
+        methods = [build(name)]
+        with pytest.raises(ModelError, match=r"\(`model`\) has none.*this `method` needs.* such as `mas`"):
+            check_methods(methods, stages.setting(model, methods, general=True))
+    methods = [build("mas")]
+    check_methods(methods, stages.setting(model, methods, general=True))
 
 
 def test_the_documented_example_is_right(monkeypatch):

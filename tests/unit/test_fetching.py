@@ -465,6 +465,24 @@ def test_an_archive_that_describes_a_file_at_length_is_a_sentence(tmp_path: Path
     assert peak_of(read) < MUCH / 8
 
 
+@pytest.mark.parametrize("headers", [{"GNU.sparse.map": "0,9,9", "size": "9" * 30}, {"GNU.sparse.map": "0,9"}], ids=str)
+def test_a_sparse_file_is_refused_before_its_holes_are_read(tmp_path: Path, headers: dict[str, str]) -> None:
+    """Its holes would be read as zeros, up to the longest line: 135 MB of ten bytes."""
+    with tarfile.open(tmp_path / NAME, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("cs.CL/train.txt")
+        info.size, info.pax_headers = 10, headers
+        tar.addfile(info, io.BytesIO(b"ten bytes\n"))
+    said = "cannot be read: 'cs.CL/train.txt' is stored with holes: pack it without `--sparse`"
+
+    def read() -> None:
+        with pytest.raises(DataError, match=f"{NAME}' {said}"):
+            list(read_folder(tmp_path).leaves[0].texts["train"]())
+        with pytest.raises(DataError, match=f"{NAME} {said}"):
+            list(archives.members(tmp_path / NAME, lambda name: True))
+
+    assert peak_of(read) < 2**20
+
+
 def test_an_archive_of_any_number_of_files_takes_no_memory_for_each(tmp_path: Path) -> None:
     with gzip.open(tmp_path / NAME, "wb", 1) as file:
         file.write(described("a/b", 0) * 5_000 + bytes(1024))

@@ -28,11 +28,11 @@ from everlearn.predictors.decoding import Ending, continuation, decode
 
 
 N, R, ALPHA = 3, 2, 6.0
+LOW_RANK: dict[str, Any] = {"r": R, "lora_alpha": ALPHA, "lora_dropout": 0.0}
 
 
 def method(**options: Any) -> MoCL:
-    prefix, low_rank = {"n_tokens": N}, {"r": R, "lora_alpha": ALPHA, "lora_dropout": 0.0}
-    own = {"prefix": prefix, "lora": low_rank}.get(options.get("module", ""), prefix | low_rank)
+    own = LOW_RANK if options.get("module") == "lora" else {"n_tokens": N}
     return MoCL(**(own | options))
 
 
@@ -155,7 +155,7 @@ def test_prefixes_are_mixed_by_the_texts_weights() -> None:
 
 @torch.no_grad()
 def test_a_decoders_token_is_weighed_by_what_its_document_says_up_to_it() -> None:
-    mocl, model = method(), tiny.model("llama")
+    mocl, model = MoCL(**LOW_RANK), tiny.model("llama")
     with torch.enable_grad():
         at = learnt(mocl, model, "causal")
     tested = mocl.test_model(copy.deepcopy(model).double(), reading(at, None))
@@ -174,7 +174,7 @@ def test_a_decoders_token_is_weighed_by_what_its_document_says_up_to_it() -> Non
 
 @torch.no_grad()
 def test_a_token_knows_nothing_of_what_follows_it_nor_of_other_documents() -> None:
-    mocl, model = method(), tiny.model("gpt2")
+    mocl, model = MoCL(**LOW_RANK), tiny.model("gpt2")
     with torch.enable_grad():
         at = learnt(mocl, model, "causal")
     tested = mocl.test_model(copy.deepcopy(model), reading(at, None))
@@ -291,7 +291,7 @@ def test_what_does_not_fit_is_refused() -> None:
     other.load_memory(mocl.memory())
     with pytest.raises(MethodError, match=r"'layers.0.lora_A.own.weight' with shape \(2, 32\), which does not fit"):
         other.test_model(roberta, reading(at, None))
-    assert method().cost(gpt2).parameters == 32 + 2 * R * (32 + 96)
+    assert MoCL(**LOW_RANK).cost(gpt2).parameters == 32 + 2 * R * (32 + 96)
 
 
 # -- K-Adapter: sizes, the chain against a slow reference, who sees whom, and what stays as it was ---------------------

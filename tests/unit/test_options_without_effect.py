@@ -61,6 +61,16 @@ def test_an_option_without_effect_is_refused_and_has_none(spec: dict[str, Any], 
     assert all(torch.equal(one, other) for one, other in zip(with_default, with_other, strict=True))
 
 
+@pytest.mark.parametrize(("kind", "key", "module"), [("t5", "r", "prefix"), ("gpt2", "n_tokens", "lora")])
+def test_an_option_without_effect_on_this_kind_of_model_is_refused(kind: str, key: str, module: str) -> None:
+    """Which module `mocl` has depends on the model if the user does not say it."""
+    objective = "text-to-text" if kind == "t5" else "causal"
+    model, given, plain = tiny.model(kind), build({"name": "mocl", key: 3}), build("mocl")
+    with pytest.raises(MethodError, match=rf"option '{key}': 3 has no effect with `module: {module}`.*of kind"):
+        given.check(stages.setting(model, [given], objective))
+    plain.check(stages.setting(model, [plain], objective))
+
+
 def learnt(spec: dict[str, Any], change: dict[str, Any]) -> list[Tensor]:
     """The weights after the first steps of a second domain, with a change that is not checked."""
     method, model = build(spec), tiny.model("roberta", dropout=0.1)

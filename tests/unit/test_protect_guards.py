@@ -462,7 +462,7 @@ def test_a_trainer_ends_with_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
 
     shown = str(report)
     assert shown in capsys.readouterr().out
-    for part in ("what it knew of d1", "Penalty ewc/penalty", "Mask of das: held", str(memory), "General text"):
+    for part in ("what it knew of d1", "Penalty ewc/penalty", "Mask of das: held", str(memory), "\n'general text' "):
         assert part in shown
     plain = json.loads(json.dumps(report.to_dict()))
     assert plain["forgetting"][0]["forgotten"]["low"] == low

@@ -295,9 +295,25 @@ def _card(
             architecture=class_with_vision(recipe.model, places[-1]),
             own_module=own_module(recipe.model, places[-1]),
             own_code=has_own_code(places[-1]),
-            rounded_to=None if dtype == "float32" else dtype,
+            difference=_difference(recipe, dtype, as_adapter and any(places[-1].glob(MODELS[0]))),
         ),
     )
+
+
+def _difference(recipe: Recipe, dtype: NumberFormat | None, beside: bool) -> str:
+    """Say how the weights of an export differ from those that were scored; empty if they do not.
+
+    Args:
+        recipe: the recipe of the run.
+        dtype: the number format to which the export rounds; None if it does not.
+        beside: whether it is an adapter beside a complete model, which was scored.
+    """
+    scored = recipe.run.stage_dtype
+    if dtype not in (None, "float32"):
+        return f"They were measured with weights in {scored}; the weights here are rounded to {dtype}."
+    if beside and scored != "float32":
+        return f"They were measured with weights in {scored}; the adapter here is not rounded."
+    return ""
 
 
 def _origin(domain: Domain) -> Origin:

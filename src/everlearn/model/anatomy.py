@@ -217,7 +217,12 @@ def anatomy(model: nn.Module) -> Anatomy:
                 linears[layer.at(block.output)] = Projection("feed_forward_out", stack.tokens)
             linears |= layer.others()
     if not linears:
-        raise ModelError(f"'{type(inner).__name__}' has none of the layers of a '{inner.config.model_type}' model.")
+        raise ModelError(
+            f"'{type(inner).__name__}' (`model`) has none of the layers of a '{inner.config.model_type}' model: no "
+            "linear layers of attention or feed-forward blocks are found, which this `method` needs. Choose a method "
+            "that needs none, such as `mas`, or another model; if it has such layers, describe them "
+            "(docs/add-an-architecture.md)."
+        )
     head = join(path, architecture.head) if architecture.head else ""
     return Anatomy(architecture.kind, tuple(sites), head if head and find(model, head) is not None else "", linears)
 

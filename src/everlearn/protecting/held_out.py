@@ -71,7 +71,7 @@ class Forgetting:
         )
         between = f" ({interval[0]:+.4f} to {interval[1]:+.4f})" if interval else ""
         return (
-            f"{self.name} {what}: {value:+.4f} bits per byte{between}, {self.before:.4f} before and {self.after:.4f} "
+            f"'{self.name}' {what}: {value:+.4f} bits per byte{between}, {self.before:.4f} before and {self.after:.4f} "
             f"after, {self.rows:,} rows."
         )
 

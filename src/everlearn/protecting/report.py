@@ -99,7 +99,7 @@ class ProtectionReport:
         lines += [f"Not measured here, of {name}: {listing(means)}." for name, means in self.other_means.items()]
         if self.memory is not None:
             lines.append(f"Memory for the next domain: {self.memory} ({size(self.memory_bytes)}).")
-        lines += [sentence[:1].upper() + sentence[1:] for sentence in map(str, self.forgetting)]
+        lines += map(str, self.forgetting)
         if not self.forgetting:
             lines.append("What was forgotten was not measured: give `protect` a text (`held_out`).")
         return "\n".join(lines)

@@ -49,7 +49,7 @@ class Exported:
         architecture: name of the transformers class that loads the model. Default: the objective's Auto class.
         own_module: the module that must be imported first, if the architecture is not one of transformers.
         own_code: whether it needs the code that is beside it (`trust_remote_code`).
-        rounded_to: the number format of the weights, if they were rounded after they had been scored.
+        difference: a sentence on how the weights differ from those that were scored; empty if they do not.
     """
 
     row: str
@@ -66,7 +66,7 @@ class Exported:
     architecture: str | None = None
     own_module: str | None = None
     own_code: bool = False
-    rounded_to: str | None = None
+    difference: str = ""
 
     @property
     def learnt(self) -> list[str]:
@@ -164,8 +164,8 @@ def _scores(results: Results, exported: Exported) -> list[str]:
             "its memory (adapters, gates or prompts), which only everlearn can load. So there are no scores here."
         ]
     parts = ["## Scores", "On held-out text and end tasks, before and after. In brackets: 95 % intervals."]
-    if exported.rounded_to is not None:
-        parts.append(f"They were measured in float32; the weights here are these, rounded to {exported.rounded_to}.")
+    if exported.difference:
+        parts.append(exported.difference)
     for name, table in results.matrices.items():
         estimates = table.estimates()
         columns = [column for column in table.columns if (exported.row, column) in estimates]

@@ -59,8 +59,8 @@ def contents(archive: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]
     """Yield each file of a ``.tar.gz`` in its order, to be read before the next one; links and folders too.
 
     Raises:
-        OSError, EOFError, ValueError, OverflowError, tarfile.TarError, zlib.error: the archive is broken, or describes
-            a file at too great length.
+        OSError, EOFError, ValueError, OverflowError, tarfile.TarError, zlib.error: the archive is broken, describes a
+            file at too great length, or holds a sparse file.
     """
     with _Unpacked(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while True:
@@ -71,6 +71,8 @@ def contents(archive: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]
                 return
             if member.size < 0:
                 raise tarfile.ReadError(f"'{member.name}' has {member.size} bytes")
+            if member.issparse():  # its holes may be of any size, and would be read as zeros
+                raise tarfile.ReadError(f"'{member.name}' is stored with holes: pack it without `--sparse`")
             yield tar, member
             tar.members.clear()  # type: ignore[attr-defined]  # there may be any number of them
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
+from everlearn.errors import MethodError
 from everlearn.methods.base import (
     FORWARD,
     Batch,
@@ -36,6 +37,7 @@ from everlearn.methods.composition.composed import (
 )
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
+from everlearn.methods.config import configured
 from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
@@ -124,10 +126,20 @@ class MoCL(Method):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
+        if self.config.module is None:
+            self._check_options(setting.model)
         check_rows(self, setting)
         check_prompt(self, setting, self._prefix(setting.model))
         with torch.device("meta"):
             self._build(setting.model, [])
+
+    def _check_options(self, model: nn.Module) -> None:
+        """Refuse options of the module that a kind of model does not get, if `module` is not set."""
+        try:
+            configured(self.label, type(self.config), self.config.model_dump() | {"module": self._module(model)})
+        except MethodError as error:
+            why = f"`module` is not set, and a model of kind {kind_of(model)} gets this one"
+            raise MethodError(f"{error} ({why}.)") from None
 
     def adds_low_rank(self, model: nn.Module) -> bool:
         return self._module(model) == "lora"
