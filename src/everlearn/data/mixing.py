@@ -282,10 +282,10 @@ def shares(source: BlockSource) -> list[dict[str, Any]]:
             found += [
                 {
                     "source": f"{name}.{part['source']}",
-                    "asked": asked * part["asked"],
+                    "asked": round(asked * part["asked"], 9),
                     "realised": realised * part["realised"],
                     "tokens": part["tokens"],
                 }
                 for part in shares(source.sources[name])
-            ] or [{"source": name, "asked": asked, "realised": realised, "tokens": source.tokens[name]}]
+            ] or [{"source": name, "asked": round(asked, 9), "realised": realised, "tokens": source.tokens[name]}]
     return found

@@ -23,9 +23,13 @@ def relabelled(cells: Sequence[Run]) -> list[Run]:
     """
     rows = {cell.grid.row: cell for cell in cells}
     titles = {row: cell.grid.title for row, cell in rows.items()}
+    parts = {row: _short(cell, list(rows.values())) for row, cell in rows.items()}
     # With equal compute each method has steps of its own; they are named where nothing else tells rows apart.
-    for silent in ((), (STEPS,)):
-        short = {row: _short(cell, list(rows.values()), silent) for row, cell in rows.items()}
+    for silent in ("", STEPS.removeprefix("train.")):
+        short = {
+            row: " · ".join([methods, *(pair for pair in changes if pair.partition(" ")[0] != silent)])
+            for row, (methods, changes) in parts.items()
+        }
         count = Counter(short.values())
         titles |= {row: title for row, title in short.items() if count[title] == 1}
     return [_titled(cell, titles[cell.grid.row]) for cell in cells]
@@ -35,12 +39,12 @@ def _titled(cell: Run, title: str) -> Run:
     return replace(cell, title=title, results=cell.results | {"grid": cell.results["grid"] | {"title": title}})
 
 
-def _short(cell: Run, rows: Sequence[Run], silent: Container[str] = ()) -> str:
-    """Return the short title of a row, given a cell of each row; keys of the recipe in `silent` are not named."""
+def _short(cell: Run, rows: Sequence[Run]) -> tuple[str, list[str]]:
+    """Return the parts of a row's short title, given a cell of each row: its methods, and keys of the recipe."""
     methods = _methods(cell)
     title = re.fullmatch(_described(methods), cell.grid.title)
     if not methods or title is None:
-        return cell.grid.title
+        return cell.grid.title, []
     twins = [other for other in map(_methods, rows) if _names(other) == _names(methods)]
     parts = []
     for place, (method, said) in enumerate(zip(methods, title.groups(), strict=False)):
@@ -48,8 +52,8 @@ def _short(cell: Run, rows: Sequence[Run], silent: Container[str] = ()) -> str:
         parts.append(f"{method['title']} ({', '.join(own)})" if own else str(method["title"]))
     changes, others = _changes(cell), [_changes(other) for other in rows]
     apart = {key for key in changes if any(other.get(key) != changes[key] for other in others)}
-    keys = {key.removeprefix("train.") for key in apart if key not in silent}
-    return " · ".join([" + ".join(parts), *_kept(title.groups()[-1].replace(" · ", ", "), keys)])
+    keys = {key.removeprefix("train.") for key in apart}
+    return " + ".join(parts), _kept(title.groups()[-1].replace(" · ", ", "), keys)
 
 
 def _methods(cell: Run) -> list[Method]:

@@ -132,8 +132,8 @@ def _choice(comparison: Comparison) -> list[str]:
         apart = comparison.streams and not comparison.domains
         why = "the runs have no domain in common" if apart else "none was measured at the end against the base model"
         return [f"No run can be recommended: {why}."]
-    chosen, alike = next(iter(_candidates(comparison, gained)), None), list[int]()
-    first = gained.ranking[0] if chosen is None else chosen
+    candidates = _candidates(comparison, gained)
+    first = (candidates or gained.ranking)[0]
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
     if waiting := _waiting(comparison):
@@ -149,12 +149,13 @@ def _choice(comparison: Comparison) -> list[str]:
             "stream).",
             *_unequal(comparison),
         ]
+    alike = [run for run in gained.ranking if run != first and gained.judge(first, run) == 0]
+    taken = [run for run in alike if run in candidates]
     if estimate.sign is None:
         opening = f"No run can be recommended: {label} is best at the end of the stream ({value})"
         sentences = [f"{opening}, but there is no interval that shows how certain that is."]
-    elif chosen is not None:
-        alike = _alike(gained, chosen, _candidates(comparison, gained))
-        sentences = _take(comparison, gained, chosen, alike)
+    elif candidates:
+        sentences = _take(comparison, gained, first, taken)
     elif estimate.sign == 1:
         sentences = _none_within(comparison, gained)
     else:
@@ -164,7 +165,7 @@ def _choice(comparison: Comparison) -> list[str]:
             f"None is worth taking: at the end of the stream {how} at its domains than the base model; {best} is "
             f"{label} ({value})."
         ]
-    sentences += _tied(comparison, gained, first, alike)
+    sentences += _tied(comparison, gained, first, alike, taken)
     sentences += _cost_of(comparison, first)
     return sentences + _unequal(comparison)
 
@@ -227,14 +228,8 @@ def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
     ]
 
 
-def _alike(gained: Measure, first: int, runs: Sequence[int]) -> list[int]:
-    """Return the runs whose gain is not clearly different from that of the first."""
-    return [run for run in runs if run != first and gained.judge(first, run) == 0]
-
-
-def _tied(comparison: Comparison, gained: Measure, first: int, taken: Sequence[int]) -> list[str]:
+def _tied(comparison: Comparison, gained: Measure, first: int, alike: Sequence[int], taken: Sequence[int]) -> list[str]:
     """Say which runs, besides those that are taken, are as good as the first, and which of all kept more."""
-    alike = _alike(gained, first, gained.ranking)
     sentences = []
     if others := [comparison.labels[run] for run in alike if run not in taken]:
         which = "the" if len(others) == 1 else "each"
