@@ -23,7 +23,6 @@ from everlearn.evaluation import (
     task_path,
 )
 from everlearn.evaluation.cell_cache import SharedCells
-from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
@@ -175,9 +174,8 @@ def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
             for label, cell in zip(scores.rows[1:], cells[1:], strict=True):
                 if cells[0] is None or cell is None or not cells[0].same_examples(cell):
                     continue
-                values, samples = resample([cells[0], cell], [METRICS[name]], seed=("evaluate", column))[name]
-                change = estimate(values[1] - values[0], samples[:, 1] - samples[:, 0])
-                found.append(DifferenceToFirst(name, label, column, change or Estimate()))
+                pair = resample([cells[0], cell], [METRICS[name]], seed=("evaluate", column))[name]
+                found.append(DifferenceToFirst(name, label, column, pair.change()))
     return found
 
 

@@ -212,7 +212,7 @@ def functional_drift(before: Predictor, after: Predictor, task: HeldOutText, how
             items.append(count)
     above, below = np.concatenate(sums), np.concatenate(items)
     samples = bootstrap_ratio(above, below, groups=task.held_out.rows.get(DOCUMENT), seed=("drift", task.name))[:, 0]
-    return estimate(float(above.sum() / below.sum()), samples) or Estimate()
+    return estimate(float(above.sum() / below.sum()), samples)
 
 
 def _by_block(

@@ -27,9 +27,7 @@ from everlearn.errors import MethodError, ModelError
 from everlearn.evaluation import METRICS, Cell, resample
 from everlearn.evaluation.cell_cache import SharedCells
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.resampling import Resampled
-from everlearn.evaluation.statistics import Floats
 from everlearn.evaluation.task import Conditions
 from everlearn.model.depth import places
 from everlearn.model.structure import architecture_of
@@ -257,10 +255,9 @@ def _add(found: GoingBack, cells: dict[str, tuple[str, list[Cell]]]) -> None:
 
 def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> None:
     """Add a column from scores of [the earlier checkpoint, the later one, blends …]."""
-    between = _number(scores, lambda u: u[..., 1] - u[..., 0])
-    apart = between.sign not in (0, None)
+    apart = scores.change().sign not in (0, None)
     found.roles[name] = role
-    found.ends[name] = _number(scores, lambda u: u[..., 0]), _number(scores, lambda u: u[..., 1])
+    found.ends[name] = scores.estimate(lambda u: u[..., 0]), scores.estimate(lambda u: u[..., 1])
     found.found[name] = []
     for place in range(2, len(found.blends) + 2):
         here = Resampled(scores.values[[0, 1, place]], scores.samples[:, [0, 1, place]])
@@ -269,10 +266,5 @@ def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> No
 
 def _returned(scores: Resampled, apart: bool) -> Returned:
     """Return the numbers of a blend from scores of [the earlier checkpoint, the later one, a blend]."""
-    way = _number(scores, lambda u: (u[..., 1] - u[..., 2]) / (u[..., 1] - u[..., 0])) if apart else Estimate()
-    back = _number(scores, lambda u: u[..., 1] - u[..., 2])
-    return Returned(_number(scores, lambda u: u[..., 2]), back, way)
-
-
-def _number(scores: Resampled, of: Callable[[Floats], Floats]) -> Estimate:
-    return estimate(of(scores.values), of(scores.samples)) or Estimate()
+    way = scores.estimate(lambda u: (u[..., 1] - u[..., 2]) / (u[..., 1] - u[..., 0])) if apart else Estimate()
+    return Returned(scores.estimate(lambda u: u[..., 2]), scores.change(1, 2), way)

@@ -270,4 +270,4 @@ def _median(values: Floats, rows: Sequence[int], name: str) -> Estimate:
     drawn = generator("ranks", "bootstrap", name).multinomial(units, np.full(units, 1 / units), _RESAMPLES)
     reached = np.cumsum(drawn[:, owner[order]], axis=1)
     middle = (reached >= reached[:, -1:] / 2).argmax(axis=1)
-    return estimate(float(np.median(values)), values[order][middle]) or Estimate()
+    return estimate(float(np.median(values)), values[order][middle])

@@ -41,7 +41,6 @@ from everlearn.evaluation import METRICS, Cell, resample
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import facts_of_rows
-from everlearn.evaluation.quantities import estimate
 from everlearn.learner import ContinualLearner
 from everlearn.merging import MergedModel, WiSELine, open_checkpoints, write_merged
 from everlearn.options import path_or_id
@@ -322,20 +321,15 @@ def _budgeted(
 
 def _lost(before: Cell, after: Cell) -> Estimate:
     """Return the loss in bits per byte, with its interval over the held-out text, paired."""
-    scores = resample([before, after], [METRIC], seed=("repair", before.task))[METRIC.name]
-    rise = [scores.values[1] - scores.values[0], scores.samples[:, 1] - scores.samples[:, 0]]
-    return estimate(*rise) or Estimate()
+    return resample([before, after], [METRIC], seed=("repair", before.task))[METRIC.name].change()
 
 
 def _remains(role: str, before: Cell, at: Cell, after: Cell) -> Remains:
     scores = resample([before, at, after], [METRIC], seed=("repair", before.task))[METRIC.name]
-    u, v = scores.values, scores.samples
-    learnt = estimate(u[0] - u[2], v[:, 0] - v[:, 2]) or Estimate()
-    left = estimate(u[0] - u[1], v[:, 0] - v[:, 1]) or Estimate()
-    share = Estimate()
+    learnt, share = scores.change(0, 2), Estimate()
     if learnt.sign:
-        share = estimate((u[0] - u[1]) / (u[0] - u[2]), (v[:, 0] - v[:, 1]) / (v[:, 0] - v[:, 2])) or Estimate()
-    return Remains(role, learnt, left, share)
+        share = scores.estimate(lambda u: (u[..., 0] - u[..., 1]) / (u[..., 0] - u[..., 2]))
+    return Remains(role, learnt, scores.change(0, 1), share)
 
 
 def _number(value: float | None) -> float:

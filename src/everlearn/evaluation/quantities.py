@@ -381,8 +381,7 @@ class Derivation:
                     quantity.of(Scores(column.rows, part), column.stage, self.last, self.higher_is_better)
                     for part in (column.values, column.samples)
                 )
-                own = estimate(value, samples) if quantity.columns else None
-                if own is not None:
+                if quantity.columns and (own := estimate(value, samples)).value is not None:
                     self.found[key][column.name] = own
                 if quantity.averaged:
                     self.values.setdefault(key, []).append(value)
@@ -392,7 +391,7 @@ class Derivation:
         """Return estimates by quantity and column (and ``mean``); unknown values are absent."""
         with np.errstate(invalid="ignore"):
             for key, values in self.values.items():
-                if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))) is not None:
+                if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))).value is not None:
                     self.found[key][MEAN] = mean
         return self.found
 
@@ -407,9 +406,9 @@ def summarise(
     return derivation.summary()
 
 
-def estimate(value: Floats | float, samples: Floats) -> Estimate | None:
-    """Return a number with its percentile interval, or None if it is not finite."""
+def estimate(value: Floats | float, samples: Floats) -> Estimate:
+    """Return a number with its percentile interval; an empty estimate if it is not finite."""
     if not np.isfinite(value):
-        return None
+        return Estimate()
     low, high = (float(end) if np.isfinite(end) else None for end in percentiles(samples))
     return Estimate(float(value), low, high)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from everlearn.evaluation.cell import TEXT, Cell
+from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.metrics import Metric, Terms
+from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.statistics import FEW, RESAMPLES, Floats, drawn_together, draws, generator, multipliers
 from everlearn.evaluation.task import TASK_KINDS
 
@@ -24,6 +26,14 @@ class Resampled(NamedTuple):
 
     values: Floats
     samples: Floats
+
+    def estimate(self, of: Callable[[Floats], Floats]) -> Estimate:
+        """Return a number of scores [..., cells], such as a difference of two, with its interval."""
+        return estimate(of(self.values), of(self.samples))
+
+    def change(self, after: int = 1, before: int = 0) -> Estimate:
+        """Return the difference of two cells, paired, with its interval."""
+        return self.estimate(lambda u: u[..., after] - u[..., before])
 
 
 def resample(

@@ -14,7 +14,6 @@ from everlearn.errors import RecipeError
 from everlearn.evaluation import TASK_KINDS, Cell, Estimate, Metric, Task, resample
 from everlearn.evaluation.cell import CLASSIFICATION
 from everlearn.evaluation.metrics import metrics_of
-from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.task import TaskConfig, task_config
 
 EXAMPLES = 5
@@ -120,7 +119,6 @@ def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
     """Compare two models' outcomes on the same examples under the task's main metric."""
     metric = metrics_of([before, after])[0]
     scores = resample([before, after], [metric], seed=("diff", task.name))[metric.name]
-    values, samples = scores.values, scores.samples
     single = [_of_each(metric, cell) for cell in (before, after)]
     change = (single[1] - single[0]) * (1 if metric.higher_is_better else -1)
     order = np.argsort(change, kind="stable")
@@ -138,9 +136,9 @@ def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
         metric.unit,
         metric.higher_is_better,
         len(before),
-        estimate(values[0], samples[:, 0]) or Estimate(),
-        estimate(values[1], samples[:, 1]) or Estimate(),
-        estimate(values[1] - values[0], samples[:, 1] - samples[:, 0]) or Estimate(),
+        scores.estimate(lambda u: u[..., 0]),
+        scores.estimate(lambda u: u[..., 1]),
+        scores.change(),
         len(worse),
         len(better),
         [flip(i) for i in worse[:EXAMPLES]],
