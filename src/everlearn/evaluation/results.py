@@ -117,27 +117,32 @@ class SourceShare(Part):
     """Number of tokens."""
 
 
-class StageFacts(Part):
-    """``stage.json`` in a stage's folder."""
+class StageWork(Part):
+    """The work of training one domain."""
 
     domain: str
     """Name of the domain."""
-    index: int
-    """Number of the stage, from 1."""
+    seconds: Number
+    """Wall time of the stage."""
+    tokens: int
+    """Tokens trained on."""
     steps: int
     """Optimizer steps."""
     planned_steps: int | None = None
     """Optimizer steps that the domain would have had, if it could end earlier (`stop`)."""
-    seconds: Number
-    """Wall time in total."""
+    final_loss: Number | None = None
+    """The objective's loss that was logged last, without the methods' losses."""
+
+
+class StageFacts(StageWork):
+    """``stage.json`` in a stage's folder."""
+
+    index: int
+    """Number of the stage, from 1."""
     training_seconds: Number
     """Wall time of training."""
     peak_memory_bytes: int
     """Peak memory of the accelerator, or of the process if there is none."""
-    tokens: int
-    """Tokens trained on."""
-    final_loss: Number | None = None
-    """The objective's loss that was logged last, without the methods' losses."""
     mixture: list[SourceShare] = []
     """Sources that were mixed in."""
     fingerprint: str = ""
@@ -150,23 +155,11 @@ class StageFacts(Part):
     """Warnings about its data, a sentence each."""
 
 
-class StageCost(Part):
+class StageCost(StageWork):
     """The cost of training one domain."""
 
-    domain: str
-    """Name of the domain."""
-    seconds: Number
-    """Wall time of the stage."""
-    tokens: int
-    """Tokens trained on."""
-    steps: int
-    """Optimizer steps."""
-    planned_steps: int | None = None
-    """Optimizer steps that the domain would have had, if it could end earlier (`stop`)."""
     tokens_per_second: Number
     """Throughput while training."""
-    final_loss: Number | None = None
-    """The objective's loss that was logged last, without the methods' losses."""
 
 
 class Spent(Part):
@@ -188,21 +181,13 @@ class Spent(Part):
     """Costs of the stages."""
 
 
-class Share(Part):
-    """A source's requested and realised share of a stage's tokens."""
+class Share(SourceShare):
+    """A source's share of a stage's tokens, with the stage."""
 
     stage: int
     """Number of the stage, from 1."""
     domain: str
     """Domain of the stage."""
-    source: str
-    """What was mixed in."""
-    asked: Number
-    """Requested share."""
-    realised: Number
-    """Share of the tokens that were trained on; of the rows if a sample of earlier rows was added."""
-    tokens: int
-    """Number of tokens."""
 
 
 class Waypoint(Part):

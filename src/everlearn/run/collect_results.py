@@ -26,7 +26,7 @@ from everlearn.evaluation import (
 )
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.cell import ALONE
-from everlearn.evaluation.results import StageFacts, Took, read
+from everlearn.evaluation.results import StageFacts, StageWork, Took, read
 from everlearn.run.folder import TIME, RunFolder
 from everlearn.run.measurement_plan import held_out_names, wanted_sets, wanted_tasks
 from everlearn.version import __version__
@@ -84,14 +84,7 @@ class Outcome:
             {name: Cell.load(path) for name in names if (path := alone_path(self.cells, name)).is_file()},
             self._spent(facts),
             [
-                Share(
-                    stage=fact.index,
-                    domain=fact.domain,
-                    source=share.source,
-                    asked=share.asked,
-                    realised=share.realised,
-                    tokens=round(share.realised * fact.tokens) if share.tokens is None else share.tokens,
-                )
+                Share(stage=fact.index, domain=fact.domain, **share.model_dump())
                 for fact in facts
                 for share in fact.mixture
             ],
@@ -161,13 +154,8 @@ class Outcome:
     def _spent(self, facts: list[StageFacts]) -> Spent:
         stages = [
             StageCost(
-                domain=fact.domain,
-                seconds=fact.seconds,
-                tokens=fact.tokens,
-                steps=fact.steps,
-                planned_steps=fact.planned_steps,
+                **fact.model_dump(include={*StageWork.model_fields}),
                 tokens_per_second=fact.tokens / max(fact.training_seconds, 1e-9),
-                final_loss=fact.final_loss,
             )
             for fact in facts
         ]
