@@ -45,11 +45,6 @@ class Measure:
     unequal: frozenset[tuple[int, int]] = frozenset()
 
     @property
-    def signed(self) -> bool:
-        """Return whether this is a change, which is written with its sign, rather than a score."""
-        return self.quantity.signed
-
-    @property
     def places(self) -> int:
         """Return the number of decimals of all numbers of this measure."""
         return decimals(e.value for e in (*self.estimates, *(e for row in self.columns.values() for e in row)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
@@ -24,7 +25,7 @@ def steps(run: Run) -> dict[tuple[int, int], int]:
     """
     ends: dict[int, int] = {}
     first: dict[int, int] = {}
-    keys = [(int(stage), int(step)) for stage, step in _positions(run)]
+    keys = [(stage, step) for stage, step, _ in in_stages(run.log)]
     for stage, step in keys:
         ends[stage], first[stage] = max(step, ends.get(stage, 0)), min(step, first.get(stage, step))
     order = sorted(ends)
@@ -36,9 +37,12 @@ def steps(run: Run) -> dict[tuple[int, int], int]:
     return {key: offsets[key[0]] + key[1] for key in sorted(set(keys))}
 
 
-def _positions(run: Run) -> list[tuple[float, float]]:
-    positions = [(number(line.get("stage")), number(line.get("step"))) for line in run.log]
-    return [(stage, step) for stage, step in positions if stage is not None and step is not None]
+def in_stages(log: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the lines of a log that have a stage and a step, after these."""
+    for line in log:
+        stage, step = number(line.get("stage")), number(line.get("step"))
+        if stage is not None and step is not None:
+            yield int(stage), int(step), line
 
 
 def starts(run: Run) -> list[float]:
@@ -56,10 +60,9 @@ def curve(run: Run, key: str) -> tuple[list[float], list[float | None]]:
     """
     place = steps(run)
     values: dict[int, dict[int, float]] = {}
-    for line in run.log:
-        stage, step, value = number(line.get("stage")), number(line.get("step")), number(line.get(key))
-        if stage is not None and step is not None and value is not None:
-            values.setdefault(int(stage), {})[place[int(stage), int(step)]] = value
+    for stage, step, line in in_stages(run.log):
+        if (value := number(line.get(key))) is not None:
+            values.setdefault(stage, {})[place[stage, step]] = value
     width = -(-sum(map(len, values.values())) // _POINTS) or 1
     x: list[float] = []
     y: list[float | None] = []
@@ -95,14 +98,13 @@ def looks(run: Run) -> list[Look]:
     If a resumed stage logged a step twice, the later line is used.
     """
     lines: dict[tuple[int, int], Look] = {}
-    for line in run.log:
-        stage, step, tokens = (number(line.get(key)) for key in ("stage", "step", "tokens"))
-        text, by_task = line.get(INSIDE), line.get(ASKED)
-        if stage is None or step is None or tokens is None or not any(isinstance(e, Mapping) for e in (text, by_task)):
+    for stage, step, line in in_stages(run.log):
+        tokens, text, by_task = number(line.get("tokens")), line.get(INSIDE), line.get(ASKED)
+        if tokens is None or not any(isinstance(each, Mapping) for each in (text, by_task)):
             continue
         by_metric = by_task if isinstance(by_task, Mapping) else {}
         tasks = {str(metric): _numbers(scores) for metric, scores in by_metric.items()}
-        lines[int(stage), int(step)] = Look(int(stage), int(step), tokens, _numbers(text), tasks)
+        lines[stage, step] = Look(stage, step, tokens, _numbers(text), tasks)
     before, scored = 0.0, []
     for stage in sorted({stage for stage, _ in lines}):
         inside = [lines[key] for key in sorted(lines) if key[0] == stage]

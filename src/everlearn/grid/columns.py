@@ -11,7 +11,7 @@ from everlearn.evaluation.metrics import METRICS
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.grid.numbers import FORGOTTEN, KEPT, NUMBERS
 from everlearn.grid.summary import Line
-from everlearn.report.tables import TableCell
+from everlearn.report.tables import TableCell, estimate_cell
 
 UP, DOWN = "↑", "↓"
 
@@ -69,16 +69,12 @@ class NumberColumn:
 
     def cell(self, line: Line) -> TableCell:
         """Return the cell of a row: the number with its interval, "–" if it is unknown."""
-        return self.written(self.estimate(line), self.signed)
+        return estimate_cell(self.estimate(line), self.places, self.signed)
 
     def difference_cell(self, line: Line) -> TableCell:
         """Return the cell of a row's difference to the reference, with its p-value."""
-        shown, own = self.written(self.difference(line), True), line.differences.get(self.number)
+        shown, own = estimate_cell(self.difference(line), self.places, True), line.differences.get(self.number)
         return replace(shown, detail=f"{shown.detail} {fmt.p_value(own.p_value if own else None)}".strip())
-
-    def written(self, found: Estimate, signed: bool = False) -> TableCell:
-        """Return an estimate in this unit as a cell."""
-        return TableCell(fmt.fixed(found.value, self.places, signed), fmt.interval(found, self.places, signed))
 
 
 def known(columns: Iterable[NumberColumn], lines: Sequence[Line]) -> list[NumberColumn]:

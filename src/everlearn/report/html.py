@@ -93,7 +93,9 @@ def page(comparison: Comparison) -> str:
         section=lambda name: in_section(name, comparison),
         many=len(comparison.domains) > SHOWN,
         seeds=len(comparison.runs) > len(comparison.pools),
-        domain_tables=[column_table(m, comparison) for m in comparison.headline if m.signed and len(m.columns) > 1],
+        domain_tables=[
+            column_table(m, comparison) for m in comparison.headline if m.quantity.signed and len(m.columns) > 1
+        ],
         # Without a stream there is neither a base model nor an end; the models' scores are in the first table.
         tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
         cost=cost_table(comparison) if any(run.domains for run in comparison.runs) else None,

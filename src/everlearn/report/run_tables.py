@@ -8,7 +8,7 @@ from everlearn.comparison.replicates import pooled
 from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
 from everlearn.report.drawing import SERIES
-from everlearn.report.tables import BRIEF, Table, TableCell
+from everlearn.report.tables import BRIEF, Table, TableCell, estimate_cell
 
 
 def task_table(comparison: Comparison, metric: str) -> Table:
@@ -39,8 +39,7 @@ def task_table(comparison: Comparison, metric: str) -> Table:
             whole = known and None not in known
             cells.append(TableCell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
         for pool in shown:
-            e = average.estimates[pool]
-            cells.append(TableCell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
+            cells.append(estimate_cell(average.estimates[pool], places, best=average.best == pool))
         rows.append(("mean", tuple(cells)))
     names = (*(name for name, _ in columns), *(comparison.labels[pool] for pool in shown))
     arrow = "↑" if matrices[0].higher_is_better else "↓"

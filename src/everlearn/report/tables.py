@@ -69,11 +69,14 @@ class Table:
         return () if len(self.rows) * len(columns) <= _LINES else None
 
 
+def estimate_cell(estimate: Estimate, places: int = 3, signed: bool = False, best: bool = False) -> TableCell:
+    """Make the cell of an estimate: its value, with its interval after it."""
+    return TableCell(fmt.fixed(estimate.value, places, signed), fmt.interval(estimate, places, signed), best)
+
+
 def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool | None = None) -> TableCell:
     """Make the cell of an estimate, with the measure's decimals."""
-    signed = measure.signed if signed is None else signed
-    text = fmt.fixed(estimate.value, measure.places, signed)
-    return TableCell(text, fmt.interval(estimate, measure.places, signed), best)
+    return estimate_cell(estimate, measure.places, measure.quantity.signed if signed is None else signed, best)
 
 
 def heading(measure: Measure) -> str:
@@ -134,7 +137,7 @@ def models_table(comparison: Comparison) -> Table:
         names = max((matrix.rows for matrix in run.matrices.values()), key=len, default=[])
         for row, name in enumerate(names):
             scores = [(run.matrices[metric].cell(row, column), places) for metric, column, places in columns]
-            cells = tuple(TableCell(fmt.fixed(e.value, places), fmt.interval(e, places)) for e, places in scores)
+            cells = tuple(estimate_cell(score, places) for score, places in scores)
             rows.append((name if len(comparison.runs) == 1 else f"{label}: {name}", cells))
     return Table("Scores", tuple(header), tuple(rows), "In brackets: 95 % intervals. Arrows point to the better side.")
 

@@ -419,7 +419,7 @@ def _uncertain(comparison: Comparison) -> str:
 
 
 def _value(measure: Measure, estimate: Estimate, signed: bool | None = None) -> str:
-    places, signed = measure.places, measure.signed if signed is None else signed
+    places, signed = measure.places, measure.quantity.signed if signed is None else signed
     parts = [fixed(estimate.value, places, signed), measure.unit, _range(estimate, places, signed)]
     return " ".join(part for part in parts if part)
 

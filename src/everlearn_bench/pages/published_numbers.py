@@ -10,7 +10,7 @@ from everlearn.grid.columns import NumberColumn
 from everlearn.grid.numbers import FORGOTTEN, KEPT
 from everlearn.grid.parts import GridContents, GridPart, grid_part
 from everlearn.grid.rows import entry_of, in_order
-from everlearn.report.tables import Table, TableCell
+from everlearn.report.tables import Table, TableCell, estimate_cell
 from everlearn_bench.suites import Published, Suite
 
 BESIDE = {
@@ -45,9 +45,9 @@ class PublishedNumbers(GridPart):
         def ours(entry: str, name: str, order: int | None) -> TableCell:
             column = NumberColumn(name, name)
             if entry not in lines or order is None:
-                return column.written(column.estimate(lines[entry]) if entry in lines else Estimate())
+                return estimate_cell(column.estimate(lines[entry]) if entry in lines else Estimate(), column.places)
             rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
-            return column.written(column.scaled(Estimate(sum(rows) / len(rows)) if rows else None))
+            return estimate_cell(column.scaled(Estimate(sum(rows) / len(rows)) if rows else None), column.places)
 
         rows = []
         for entry in in_order({*published.rows, *lines}, template):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from everlearn.comparison.formatting import MISSING, fixed
+from everlearn.comparison.training_log import in_stages
 from everlearn.diagnostics.registry import Findings, analysis
 from everlearn.evaluation.estimate import number
 from everlearn.evaluation.results import StageFacts, read
@@ -45,19 +46,13 @@ class Prequential:
     first: float
     last: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the codelength as JSON data."""
-        return asdict(self)
-
 
 def prequential(run: RunFolder) -> list[Prequential]:
     """Return the codelength of every stage that has a training log."""
     logged: dict[int, dict[int, float]] = {}
-    for line in run.metrics():
-        stage, step = number(line.get("stage")), number(line.get("step"))
-        loss = number(line.get("loss"))
-        if stage is not None and step is not None and loss is not None:
-            logged.setdefault(int(stage), {})[int(step)] = loss
+    for stage, step, line in in_stages(run.metrics()):
+        if (loss := number(line.get("loss"))) is not None:
+            logged.setdefault(stage, {})[step] = loss
     codelengths = []
     for index, domain in enumerate(run.recipe().domains, 1):
         place = run.stage(index, domain.name) / "stage.json"
@@ -121,4 +116,4 @@ def codelength(learner: ContinualLearner) -> Findings:
     """Show the online codelength of the training text: each batch scored before it was learnt from."""
     found = prequential(learner.folder)
     sections = [Section("Codelength of the training text", tables=[table(found)])] if found else []
-    return Findings(sections, {"online_codelength": [each.to_json() for each in found]})
+    return Findings(sections, {"online_codelength": [asdict(each) for each in found]})

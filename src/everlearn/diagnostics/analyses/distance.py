@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everlearn.comparison.formatting import MISSING, fixed, interval
+from everlearn.comparison.formatting import MISSING, fixed
 from everlearn.diagnostics.checkpoint_distance import INTERVALS, Distance, distances, pairs_of
 from everlearn.diagnostics.registry import Blocks, Findings, Since, Until, analysis
 from everlearn.evaluation.estimate import Estimate
@@ -12,7 +12,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.model.weight_movement import Moved, together, whole
 from everlearn.report.figures.weight_movement import said
 from everlearn.report.sections import Section
-from everlearn.report.tables import Table, TableCell
+from everlearn.report.tables import Table, TableCell, estimate_cell
 
 
 @analysis("distance")
@@ -43,7 +43,7 @@ def _pairs(found: Sequence[Distance]) -> Table:
     for each in found:
         moved = None if each.parts is None else whole(each.parts)
         kl = [each.drift.get(name, Estimate()) for name in sets]
-        cells = [*_of_weights(moved), *(TableCell(fixed(x.value, 4), interval(x, 4)) for x in kl)]
+        cells = [*_of_weights(moved), *(estimate_cell(x, 4) for x in kl)]
         rows.append((f"{each.since} → {each.until}", tuple(cells)))
     header = ("From → to", *_WEIGHTS, *(f"KL on {name} (nats)" for name in sets))
     return Table("Distances", header, tuple(rows), "A model that grew has no weights to compare: –. " + INTERVALS)

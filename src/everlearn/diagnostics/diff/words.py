@@ -12,7 +12,7 @@ from everlearn.diagnostics.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
 from everlearn.model.weight_movement import together, whole
 from everlearn.report.figures.weight_movement import said
-from everlearn.report.tables import Table, TableCell
+from everlearn.report.tables import Table, TableCell, estimate_cell
 from everlearn.wording import count
 
 _VISIBLE = {"\n": "⏎", "\r": "⏎", "\t": "→"}
@@ -90,8 +90,8 @@ def text_table(found: ComparedModels) -> Table:
                     TableCell(
                         fixed(text.difference.value, signed=True), f"{interval(text.difference, signed=True)} · {share}"
                     ),
-                    TableCell(fixed(text.before.value), interval(text.before)),
-                    TableCell(fixed(text.after.value), interval(text.after)),
+                    estimate_cell(text.before),
+                    estimate_cell(text.after),
                     TableCell(
                         count(text.documents, "document"),
                         f"{count(text.passages, 'passage')}, {count(text.tokens, 'token')}",

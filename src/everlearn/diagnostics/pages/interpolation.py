@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from everlearn.comparison.formatting import decimals, fixed, interval
 from everlearn.diagnostics.checkpoint_distance import INTERVALS
 from everlearn.diagnostics.interpolation import BEFORE, COMING, GENERAL, LEARNT, GoingBack, Returned
-from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.curves import Curve, Curves
@@ -92,17 +91,13 @@ def _heat(found: GoingBack) -> list[Plate]:
 def _curves(found: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], ...]]:
     names = _tables(found)[0]
     x = [float(label) for label in found.blends]
-    lines = [_line(rank, name, x, [each.back for each in found.found[name]]) for rank, name in enumerate(names)]
+    lines = [Curve.of(rank, x, [each.back for each in found.found[name]], name) for rank, name in enumerate(names)]
     caption = (
         f"α = 0 is the model after {found.since}, 1 the one after {found.until}: bits per byte better than at 1. "
         "Bands: 95 % intervals."
     )
     curves = Curves("bits per byte better", lines, caption, zero=True, x_label="α")
     return draw("curves", curves), tuple(legend_of(names))
-
-
-def _line(rank: int, name: str, x: list[float], found: Sequence[Estimate]) -> Curve:
-    return Curve(rank, x, [e.value for e in found], [e.low for e in found], [e.high for e in found], name)
 
 
 def _number(label: str) -> float | None:

@@ -9,7 +9,7 @@ from everlearn.report.drawing import GLYPHS
 from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.sections import Section
-from everlearn.report.tables import Table, TableCell
+from everlearn.report.tables import Table, TableCell, estimate_cell
 from everlearn.wording import count
 
 
@@ -17,7 +17,7 @@ def of_repair(found: Repair) -> Section:
     """Make a section with the curve and two tables."""
     steps = [0.0, *sorted(found.curve)]
     lost = [Estimate(0.0, 0.0, 0.0), *(found.curve[step] for step in steps[1:])]
-    line = Curve(0, steps, [e.value for e in lost], [e.low for e in lost], [e.high for e in lost], found.text)
+    line = Curve.of(0, steps, lost, found.text)
     budget = Curve(1, [0.0, 1.0], [found.budget, found.budget], label="budget")
     caption = (
         f"s = 0 is the model after {found.since}, 1 the one after {found.until}; the vertical line is the step that "
@@ -53,7 +53,7 @@ _SURE = " with 95 % confidence"
 
 def _costs(found: Repair) -> Table:
     ends = (("at the step", found.lost), ("the whole update", found.whole))
-    rows = tuple((label, (TableCell(fixed(e.value, 4), interval(e, 4)),)) for label, e in ends)
+    rows = tuple((label, (estimate_cell(e, 4),)) for label, e in ends)
     return Table(
         f"What '{found.text}' loses", ("", "Bits per byte, on the other half"), rows, "In brackets: 95 % intervals."
     )
@@ -68,10 +68,7 @@ def _left(found: Repair) -> Table:
 
 def _cells(each: Remains, places: int) -> tuple[TableCell, ...]:
     share = MISSING if each.share.value is None else f"{fixed(100 * each.share.value, 0)} %"
-    numbers = (
-        TableCell(fixed(e.value, places, signed=True), interval(e, places, signed=True))
-        for e in (each.learnt, each.left)
-    )
+    numbers = (estimate_cell(e, places, signed=True) for e in (each.learnt, each.left))
     return (*numbers, TableCell(share))
 
 

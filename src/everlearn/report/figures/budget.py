@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.runs import Run
-from everlearn.comparison.training_log import starts, steps
+from everlearn.comparison.training_log import in_stages, starts, steps
 from everlearn.evaluation.estimate import number
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
@@ -48,19 +48,17 @@ def looks_of(run: Run) -> dict[str, list[DriftLook]]:
     """Return the drifts of each group of texts in the order of training; of a step measured twice, the last counts."""
     place = steps(run)
     by_group: dict[str, dict[tuple[int, int], DriftLook]] = {}
-    for line in run.log:
-        stage, step, groups = number(line.get("stage")), number(line.get("step")), line.get(DRIFT)
-        if stage is None or step is None or not isinstance(groups, Mapping):
-            continue
-        for group, seen in groups.items():
+    for stage, step, line in in_stages(run.log):
+        groups = line.get(DRIFT)
+        for group, seen in groups.items() if isinstance(groups, Mapping) else ():
             values = {key: number(value) for key, value in seen.items()} if isinstance(seen, Mapping) else {}
             budget, predicted = values.get("allowed"), values.get("predicted")
             measured = values.get("measured", values.get("corrected"))
             if budget is None or predicted is None or measured is None:
                 continue
             ends = [measured if (end := values.get(key)) is None else end for key in ("low", "high")]
-            at = int(stage), int(step)
-            by_group.setdefault(str(group), {})[at] = DriftLook(place[at], budget, predicted, measured, *ends)
+            look = DriftLook(place[stage, step], budget, predicted, measured, *ends)
+            by_group.setdefault(str(group), {})[stage, step] = look
     return {group: [looks[at] for at in sorted(looks)] for group, looks in by_group.items()}
 
 

@@ -26,6 +26,11 @@ class Curve:
     kept: Sequence[tuple[float, float]] = ()
     """Points with a hollow marker: the steps whose weights were kept."""
 
+    @classmethod
+    def of(cls, series: int, x: Sequence[float], found: Sequence[Estimate], label: str) -> Curve:
+        """Return the line of estimates, with their intervals as a band."""
+        return cls(series, x, [e.value for e in found], [e.low for e in found], [e.high for e in found], label)
+
 
 @dataclass(frozen=True)
 class Curves:

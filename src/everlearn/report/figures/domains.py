@@ -22,7 +22,7 @@ def domains(comparison: Comparison) -> Iterator[Plate]:
 
     If there are too many domains or runs, nothing is drawn, and :func:`many_domains` draws a heat map instead.
     """
-    measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
+    measures = [m for m in comparison.headline if m.quantity.signed and m.quantity.averaged and m.columns]
     # All panels have the same rows, so that they can be read across; the last domain has no forgetting.
     rows = list(dict.fromkeys(column for measure in measures for column in measure.columns))
     many = len(comparison.pools) > SERIES or len(rows) > _ROWS
@@ -38,7 +38,7 @@ def domains(comparison: Comparison) -> Iterator[Plate]:
 @figure("domains of many runs", title="What each domain learnt and lost", data=Comparison, section="many domains")
 def many_domains(comparison: Comparison) -> Iterator[Plate]:
     """Draw a heat map for many runs or domains: runs in rows, domains in columns."""
-    measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
+    measures = [m for m in comparison.headline if m.quantity.signed and m.quantity.averaged and m.columns]
     columns = list(dict.fromkeys(column for measure in measures for column in measure.columns))
     if len(comparison.pools) < 2 or (len(comparison.pools) <= SERIES and len(columns) <= _ROWS):
         return

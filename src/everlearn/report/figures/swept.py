@@ -60,17 +60,7 @@ def swept(found: Swept) -> Iterator[Plate]:
     for series, (label, family) in enumerate(zip(found.labels, found.families, strict=True)):
         known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
         if known:
-            ends = [each.interval or (None, None) for _, each in known]
-            lines.append(
-                Curve(
-                    series,
-                    [at for at, _ in known],
-                    [each.value for _, each in known],
-                    [low for low, _ in ends],
-                    [high for _, high in ends],
-                    label,
-                )
-            )
+            lines.append(Curve.of(series, [at for at, _ in known], [each for _, each in known], label))
     if found.level is not None:
         lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level], label=found.reference))
         caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
