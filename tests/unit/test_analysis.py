@@ -266,7 +266,7 @@ def test_rows_that_are_all_equal_have_no_correlation(tmp_path: Path) -> None:
     measured = Magnitudes("Outputs", COMPONENTS, {"x": (rows, rows), "y": (rows, rows)})
     found = alike(measured, 0.5)
     assert found.correlation[ALL] == [[None, None], [None, None]]
-    assert json.dumps(found.to_json(), allow_nan=False)
+    assert json.dumps(vars(found), allow_nan=False)
     assert "–" in write_page(tmp_path / "p.html", "x", sections([measured], [found])).read_text("utf-8")
 
 

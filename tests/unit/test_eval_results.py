@@ -238,8 +238,8 @@ def test_the_three_loss_metrics():
     matrix = found.matrices["loss"]
     assert matrix.rows == ["base", "a", "b", "c"]
     assert matrix.columns == SETS
-    assert (np.array(matrix.low) < LOSSES).all()
-    assert (np.array(matrix.high) > LOSSES).all()
+    assert (np.array(matrix.dense("low")) < LOSSES).all()
+    assert (np.array(matrix.dense("high")) > LOSSES).all()
     assert matrix.task_domains is None
 
 
@@ -288,11 +288,11 @@ def test_derived_numbers_and_the_pairing_of_their_intervals():
     # Hard blocks are hard for every checkpoint: the difference is known far better than either loss.
     width = loss.forgotten["a"].high - loss.forgotten["a"].low
     matrix = build().matrices["loss"]
-    assert width < 1e-9 < matrix.high[3][0] - matrix.low[3][0]
+    assert width < 1e-9 < matrix.dense("high")[3][0] - matrix.dense("low")[3][0]
 
 
 def test_intervals_do_not_depend_on_what_else_is_measured():
-    assert build(2).matrices["loss"].low == build(4).matrices["loss"].low[:2]
+    assert build(2).matrices["loss"].dense("low") == build(4).matrices["loss"].dense("low")[:2]
 
 
 def test_models_of_single_domains():
@@ -338,7 +338,7 @@ def test_nothing_measured_and_a_single_block():
     cell = text_cell(np.array([4.0]), np.array([2]), 3.0)
     found = build_results(FACTS, ["a"], [], {(0, "a"): cell, (1, "a"): cell})
     assert found.matrices["loss"].values == [[2.0], [2.0]]
-    assert found.matrices["loss"].low == [[None], [None]]
+    assert found.matrices["loss"].dense("low") == [[None], [None]]
     assert found.summary["loss"].learnt["a"].low is None
 
 

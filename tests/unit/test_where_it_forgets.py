@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.diagnostics.checkpoint_distance import Pair, functional_drift
-from everlearn.diagnostics.interpolation import GoingBack, Hybrid, _add, _layers, blending
+from everlearn.diagnostics.interpolation import GoingBack, _add, _layers, blender, everywhere
 from everlearn.diagnostics.pages.repair import said
 from everlearn.diagnostics.repair import PRECISION, STEPS, Repair, largest_step, search_repair
 from everlearn.errors import ModelError, RecipeError
@@ -40,13 +41,14 @@ def test_blends_are_lines_and_end_bit_for_bit_at_the_checkpoints(architecture):
     old, model = tiny.model(architecture), other(architecture)
     before = {name: p.detach().clone() for name, p in old.named_parameters()}
     new = {name: p.detach().clone() for name, p in model.named_parameters()}
-    blends = [Hybrid(str(a), lambda _, a=a: a) for a in (0.0, 0.25, 1.0)]
-    for blended, share in zip(blending(model, before, blends), (0.0, 0.25, 1.0), strict=True):
-        for name, p in blended.named_parameters():
-            wanted = before[name].double() + share * (new[name].double() - before[name].double())
-            if share in (0.0, 1.0):
-                assert torch.equal(p, before[name] if share == 0 else new[name])
-            torch.testing.assert_close(p.double(), wanted, rtol=1e-6, atol=1e-7)
+    with blender(model, before) as put:
+        for share in (0.0, 0.25, 1.0):
+            put(everywhere(share))
+            for name, p in model.named_parameters():
+                wanted = before[name].double() + share * (new[name].double() - before[name].double())
+                if share in (0.0, 1.0):
+                    assert torch.equal(p, before[name] if share == 0 else new[name])
+                torch.testing.assert_close(p.double(), wanted, rtol=1e-6, atol=1e-7)
     assert all(torch.equal(p, new[name]) for name, p in model.named_parameters()), "its own weights are back"
 
 
@@ -56,10 +58,12 @@ def test_each_layer_is_put_back_once_and_alone():
     back: list[str] = []
     blends = _layers(model)
     assert [blend.label for blend in blends] == ["embeddings", "layers.0", "layers.1", "other"]
-    for blended in blending(model, old, blends):
-        own = [name for name, p in blended.named_parameters() if not torch.equal(p, new[name])]
-        assert all(torch.equal(blended.get_parameter(name), old[name]) for name in own)
-        back += own
+    with blender(model, old) as put:
+        for blend in blends:
+            put(blend)
+            own = [name for name, p in model.named_parameters() if not torch.equal(p, new[name])]
+            assert all(torch.equal(model.get_parameter(name), old[name]) for name in own)
+            back += own
     # A bias of zeros is the same in both.
     assert sorted(back) == sorted(name for name in new if not torch.equal(new[name], old[name]))
 
@@ -67,9 +71,10 @@ def test_each_layer_is_put_back_once_and_alone():
 def test_an_interrupted_look_leaves_the_model_as_it_was():
     old, model = dict(tiny.model("gpt2").named_parameters()), other("gpt2")
     new = {name: p.detach().clone() for name, p in model.named_parameters()}
-    steps = blending(model, old, [Hybrid("", lambda _: 0.5)] * 2)
-    next(steps)
-    steps.close()
+    with contextlib.suppress(KeyboardInterrupt), blender(model, old) as put:
+        put(everywhere(0.5))
+        assert not all(torch.equal(p, new[name]) for name, p in model.named_parameters())
+        raise KeyboardInterrupt
     assert all(torch.equal(p, new[name]) for name, p in model.named_parameters())
 
 

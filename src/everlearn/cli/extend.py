@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +58,7 @@ def command(
         columns |= choose_columns(first_rows(path, "--text"), path, None, nested="give `--text-column '{}'`").keys
     corpus = Corpus(path=path, **columns)
     extension = extend(Model(path=model), corpus, output, tokens=tokens, initialise=initialise)  # type: ignore[arg-type]
-    show({**extension.to_json(), "folder": str(output)}, as_json, lambda: _rendered(extension, output))
+    show({**asdict(extension), "folder": str(output)}, as_json, lambda: _rendered(extension, output))
 
 
 def _rendered(extension: Extension, output: Path) -> Text:

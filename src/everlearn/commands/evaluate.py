@@ -117,10 +117,7 @@ def evaluate(
         listed: list[Task] = [*map(scorer.held_out, scorer.names()), *map(make_task, asked)]
         with learner.reporter.activity(checkpoint.label, len(listed)) as done:
             for number, task in enumerate(listed, 1):
-                cell = shared.find(task, how)
-                if cell is None:
-                    cell = task.measure(predictor, how)
-                    shared.keep(task, how, cell)
+                cell = shared.measured(task, how, predictor)
                 text = number <= len(scorer.names())
                 cell.save((set_path if text else task_path)(folder / "evaluation", row, task.name))
                 (losses if text else tasks)[row, task.name] = cell

@@ -39,10 +39,6 @@ class Extension:
     vocabulary: tuple[int, int]
     bytes_per_token: tuple[float, float]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
-
 
 def extend(
     model: Model, corpus: Corpus, output: Path, *, tokens: int = 1000, initialise: Initialise = "pieces"
@@ -76,7 +72,7 @@ def extend(
         if stored in get_args(NumberFormat):
             recast(folder, stored)
         after.save_pretrained(folder)
-        files.write_json(folder / NEW_TOKENS, found.to_json())
+        files.write_json(folder / NEW_TOKENS, asdict(found))
         # Check the saved files, since a tokenizer class may load something else than it saved.
         if _ids(AutoTokenizer.from_pretrained(folder), held_out[:50]) != _ids(after, held_out[:50]):
             raise ModelError(

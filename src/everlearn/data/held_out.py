@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from everlearn.data.corpus import Corpus, Document, is_held_out
+from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
 from everlearn.data.documents import read_documents
 
 ENDS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?…。]['\")\]]*\s+"), re.compile(r"\s+"))
@@ -57,6 +57,18 @@ class OwnHeldOut:
                     if piece.strip():
                         yield Document(piece), held
             before = behind
+
+
+def documents_of(corpus: Domain, held_out: bool = False) -> Iterator[Document]:
+    """Yield a domain's training documents, or its held-out ones."""
+    for part in corpus.parts:
+        if held_out and part.held_out_corpus is not None:
+            yield from (document for document, _ in read_documents(part.held_out_corpus))
+            continue
+        documents = (document for document, _ in read_documents(part))
+        for document, held in OwnHeldOut(part, part.held_out_share).parted(documents):
+            if held == held_out:
+                yield document
 
 
 def is_far(held_out: float, asked: float) -> bool:

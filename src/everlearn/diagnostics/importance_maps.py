@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -103,10 +103,6 @@ class OccupiedShare:
     chance: list[float]
     grows: bool = True
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the shares as JSON data."""
-        return vars(self)
-
 
 def occupied_share(maps: Mapping[str, Map], how: Normalisation = "tanh_abs", grows: bool = True) -> OccupiedShare:
     """Return the share that the maps leave free after each stage, beside the values for independent maps.
@@ -163,10 +159,6 @@ class Similarity:
     domains: list[str]
     cosine: dict[str, list[list[float]]]
     random: dict[str, tuple[float, float]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the similarity as JSON data."""
-        return vars(self)
 
 
 def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:

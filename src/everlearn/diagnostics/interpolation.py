@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -93,10 +93,6 @@ class GoingBack:
     found: dict[str, list[Returned]] = field(default_factory=dict)
     ends: dict[str, tuple[Estimate, Estimate]] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the scores as JSON data."""
-        return asdict(self)
-
 
 def restored(learner: ContinualLearner, pair: Pair, blocks: int) -> GoingBack:
     """Score the model with one layer at a time restored: embeddings, each layer, and what follows the layers.
@@ -149,12 +145,13 @@ def _measured(
     tasks = [limited(scorer, name, blocks) for name in scorer.names()]
     old, model = ends_of(learner, pair)
     blends = blends_of(model)
-    ends = [everywhere(0.0), everywhere(1.0)]
     how, cells = scorer.conditions(pair.until), [list[Cell]() for _ in tasks]
     since, until = pair.labels(learner)
-    with learner.reporter.activity(f"{title}, {since} and {until}", len(blends) + 2) as done:
-        for number, blended in enumerate(blending(model, old, [*ends, *blends]), 1):
-            for own, cell in zip(cells, looked_at_once(scorer.shared_folder(), blended, tasks, how), strict=True):
+    activity = learner.reporter.activity(f"{title}, {since} and {until}", len(blends) + 2)
+    with blender(model, old) as put, activity as done:
+        for number, blend in enumerate([everywhere(0.0), everywhere(1.0), *blends], 1):
+            put(blend)
+            for own, cell in zip(cells, looked_at_once(scorer.shared_folder(), model, tasks, how), strict=True):
                 own.append(cell)
             done(number)
     result = GoingBack(title, since, until, tuple(blend.label for blend in blends))
@@ -164,14 +161,8 @@ def _measured(
 
 def looked_at_once(folder: Path, model: nn.Module, tasks: Sequence[HeldOutText], how: Conditions) -> list[Cell]:
     """Return a model's scores on some held-out sets; `folder` keeps them for the next time."""
-    shared, cells = SharedCells(folder, model), []
-    for task in tasks:
-        cell = shared.find(task, how)
-        if cell is None:
-            cell = task.measure(Checkpoint(model, how.objective), how)
-            shared.keep(task, how, cell)
-        cells.append(cell)
-    return cells
+    shared = SharedCells(folder, model)
+    return [shared.measured(task, how, Checkpoint(model, how.objective)) for task in tasks]
 
 
 def check_in_weights(learner: ContinualLearner, otherwise: str) -> None:
@@ -200,14 +191,6 @@ def ends_of(learner: ContinualLearner, pair: Pair) -> tuple[dict[str, nn.Paramet
     if new != {name: parameter.shape for name, parameter in old.items()}:
         raise ModelError("The model grew between the two stages: the earlier one lacks weights to restore.")
     return old, model
-
-
-def blending(model: nn.Module, old: Mapping[str, Tensor], blends: Sequence[Hybrid]) -> Iterator[nn.Module]:
-    """Yield the model with each blend's weights in turn; arguments as of :func:`blender`."""
-    with blender(model, old) as put:
-        for blend in blends:
-            put(blend)
-            yield model
 
 
 @contextlib.contextmanager

@@ -83,10 +83,6 @@ class Alike:
     correlation: dict[str, list[list[float | None]]]
     chance: dict[str, float]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the similarity as JSON data."""
-        return vars(self)
-
 
 def threshold_of(learner: ContinualLearner) -> float:
     """Return the run's share of masked rows, or that of the MIGU paper if the run has none."""

@@ -158,8 +158,6 @@ def classification_cell(
     f1: str = "macro",
     *,
     task: str = "",
-    row: str = "",
-    mark: str = "",
 ) -> Cell:
     """Make the cell of the predictions of a checkpoint's fine-tunings.
 
@@ -170,12 +168,10 @@ def classification_cell(
         seeds: seed of each fine-tuning.
         f1: the F1 of the metric ``f1`` for this task: macro or micro.
         task: name of the end task.
-        row: label of the checkpoint.
-        mark: fingerprint of its labelled sets.
     """
     outcomes, given = {"predictions": np.asarray(predictions, np.int64)}, {"truth": np.asarray(truth, np.int64)}
     facts = {"classes": np.asarray(classes).tolist(), "f1": f1}
-    return Cell(CLASSIFICATION, task, row, outcomes, given, facts, tuple(seeds), fingerprint=mark)
+    return Cell(CLASSIFICATION, task, "", outcomes, given, facts, tuple(seeds))
 
 
 ALONE = "alone"

@@ -22,6 +22,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.errors import RunError
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.task import Conditions, Task
+from everlearn.predictors.predictor import Predictor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,6 +70,14 @@ class SharedCells:
             return replace(Cell.load(folder / CELL), task=task.name, row=how.row)
         except RunError:
             return None
+
+    def measured(self, task: Task, how: Conditions, predictor: Predictor) -> Cell:
+        """Return the outcomes of a task, which is measured if they are not cached."""
+        cell = self.find(task, how)
+        if cell is None:
+            cell = task.measure(predictor, how)
+            self.keep(task, how, cell)
+        return cell
 
     def keep(self, task: Task, how: Conditions, cell: Cell) -> None:
         """Save the outcomes of a task for other runs."""

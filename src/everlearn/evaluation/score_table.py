@@ -102,16 +102,6 @@ class ScoreTable(BaseModel):
         """Return the scores as [rows][columns]."""
         return self.dense()
 
-    @property
-    def low(self) -> list[list[float | None]]:
-        """Return the lower ends of the intervals as [rows][columns]."""
-        return self.dense("low")
-
-    @property
-    def high(self) -> list[list[float | None]]:
-        """Return the upper ends of the intervals as [rows][columns]."""
-        return self.dense("high")
-
     def own_stage(self, column: str) -> int | None:
         """Return the row after which a column's domain has just been learnt; None for general sets and later stages.
 

@@ -23,7 +23,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.data.chats import uses_template
 from everlearn.data.corpus import Document, Domain, document_key
 from everlearn.data.documents import read_documents
-from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.held_out import documents_of
 from everlearn.data.messages import WEIGHT
 from everlearn.errors import RunError
 from everlearn.evaluation import Cell, Results, Spent, alone_path, classification_cell, task_path
@@ -281,7 +281,7 @@ def _held_out(factory: RunFactory, job: Job, domain: Domain, chats: bool) -> str
     with factory.waiting_for(factory.runs, "writes held-out text"):
         if files.damage(folder) is not None:
             with files.new_folder(folder) as made:
-                _write(made / _DOCUMENTS, _documents(domain, held_out=True), chats)
+                _write(made / _DOCUMENTS, documents_of(domain, held_out=True), chats)
     return str(folder / _DOCUMENTS)
 
 
@@ -301,24 +301,12 @@ def _each_once(recipe: Recipe) -> Iterator[Document]:
     known: dict[str, set[int]] = {domain.continues: set() for domain in recipe.domains if domain.continues is not None}
     for domain in recipe.domains:
         seen = known.get(domain.learns)
-        for document in _documents(domain):
+        for document in documents_of(domain):
             key = None if seen is None else document_key(document)
             if domain.continues is None or seen is None or key not in seen:
                 yield document
             if seen is not None and key is not None:
                 seen.add(key)
-
-
-def _documents(domain: Domain, held_out: bool = False) -> Iterator[Document]:
-    """Yield a domain's training documents, or its held-out ones."""
-    for part in domain.parts:
-        if held_out and part.held_out_corpus is not None:
-            yield from (document for document, _ in read_documents(part.held_out_corpus))
-            continue
-        documents = (document for document, _ in read_documents(part))
-        for document, held in OwnHeldOut(part, part.held_out_share).parted(documents):
-            if held == held_out:
-                yield document
 
 
 def _write(file: Path, documents: Iterable[Document], chats: bool) -> None:

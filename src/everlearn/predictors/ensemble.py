@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,6 +65,15 @@ def mixed(likely: Tensor, mix: Mix) -> Tensor:
     return weighted(likely, WEIGHTS[mix](likely.amax(-1), entropy)[..., None])
 
 
+def together(members: Sequence[Predictor], inputs: Batch, mix: Callable[[Tensor], Tensor]) -> Continuation:
+    """Continue rows with several predictors, for which each token is chosen from their mixed probabilities."""
+    parts = [member.continuation(inputs) for member in members]
+    likely = [next(part) for part in parts]
+    while True:
+        chosen = yield mix(torch.stack(likely))
+        likely = [part.send(chosen) for part in parts]
+
+
 @dataclass(frozen=True)
 class Ensemble(Predictor):
     """Several predictors whose distributions are mixed, for each token when they generate.
@@ -102,8 +111,4 @@ class Ensemble(Predictor):
         return torch.stack([member.values(inputs) for member in self.members]).mean(0)
 
     def continuation(self, inputs: Batch) -> Continuation:
-        parts = [member.continuation(inputs) for member in self.members]
-        likely = [next(part) for part in parts]
-        while True:
-            chosen = yield mixed(torch.stack(likely), self.mix)
-            likely = [part.send(chosen) for part in parts]
+        return together(self.members, inputs, lambda likely: mixed(likely, self.mix))

@@ -11,7 +11,7 @@ from torch import Tensor
 from everlearn.model.objectives import IGNORE, Masked, Objective
 from everlearn.model.vocabulary_head import running_sums
 from everlearn.predictors.decoding import Continuation
-from everlearn.predictors.ensemble import weighted
+from everlearn.predictors.ensemble import together, weighted
 from everlearn.predictors.predictor import Batch, Predictor, Tune
 from everlearn.predictors.text_router import texts_of
 
@@ -68,11 +68,7 @@ class PerplexityEnsemble(Predictor):
 
     def continuation(self, inputs: Batch) -> Continuation:
         weights = self.weights(inputs)
-        parts = [member.continuation(inputs) for member in self.members]
-        likely = [next(part) for part in parts]
-        while True:
-            chosen = yield weighted(torch.stack(likely), weights)
-            likely = [part.send(chosen) for part in parts]
+        return together(self.members, inputs, lambda likely: weighted(likely, weights))
 
     def weights(self, batch: Batch, known: Tensor | None = None) -> Tensor:
         """Return the logarithms of the weights, [M, B, K or 1] float64: for each label, or one for a row.

@@ -28,7 +28,7 @@ def activations(learner: ContinualLearner, blocks: Blocks = 64) -> Findings:
     """Show which rows have large outputs, how far domains share them, and which rows each stage changed."""
     outputs = looked_at(learner, blocks)
     compared = [alike(each, threshold_of(learner)) for each in outputs]
-    return Findings(sections(outputs, compared), {"magnitudes": [each.to_json() for each in compared]})
+    return Findings(sections(outputs, compared), {"magnitudes": [vars(each) for each in compared]})
 
 
 def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Section]:

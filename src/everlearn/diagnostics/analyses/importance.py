@@ -54,7 +54,7 @@ def importance(learner: ContinualLearner, blocks: Measured = 0) -> Findings:
         return Findings([], {"occupied_share": None, "similarity": None}, without_maps(learner.folder))
     filled = occupied_share(maps.sites, maps.how, maps.grows)
     alike = general_similarity(learner, blocks) if blocks else None
-    data = {"occupied_share": filled.to_json(), "similarity": None if alike is None else alike.to_json()}
+    data = {"occupied_share": vars(filled), "similarity": None if alike is None else vars(alike)}
     return Findings(sections(maps.sites, filled, alike), data)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from everlearn.diagnostics.checkpoint_distance import pair_of
 from everlearn.diagnostics.interpolation import merged_back
 from everlearn.diagnostics.pages.interpolation import of_going_back
@@ -16,4 +18,4 @@ def line(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None, un
     Both are measured on held-out text, `--from` an earlier stage (by default the one before) `--to` a later one.
     """
     found = merged_back(learner, pair_of(learner, since, until), blocks)
-    return Findings([of_going_back(found)], {"going_back": [found.to_json()]})
+    return Findings([of_going_back(found)], {"going_back": [asdict(found)]})

@@ -69,8 +69,8 @@ class ComparedModels:
         layers = [] if parts is None else [*together(parts).values(), whole(parts)]
         return {
             **{name: getattr(self, name) for name in ("before", "after", "kind", "block_size", "tolerated")},
-            "texts": [{"verdict": self.verdicts[text.name], **text.to_json()} for text in self.texts],
-            "tasks": [{"verdict": self.verdicts[task.name], **task.to_json()} for task in self.tasks],
+            "texts": [{"verdict": self.verdicts[text.name], **asdict(text)} for text in self.texts],
+            "tasks": [{"verdict": self.verdicts[task.name], **asdict(task)} for task in self.tasks],
             "layers": parts
             and [
                 {"layer": part.layer or "all", "relative": part.relative, "cosine": part.cosine, "share": part.share}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from everlearn.config.recipe import Recipe
+from everlearn.data import held_out
 from everlearn.data.columns import text_corpus
-from everlearn.data.corpus import Corpus, Document, Domain
+from everlearn.data.corpus import Corpus, Document
 from everlearn.data.documents import read_documents
-from everlearn.data.held_out import OwnHeldOut
 from everlearn.errors import RecipeError
 from everlearn.evaluation import TASK_KINDS
 from everlearn.evaluation.task import TaskConfig
@@ -67,20 +67,10 @@ def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], l
                 f"'{corpus.name}' holds answers to prompts. It was left out: compare on them as an end task (`--task`)."
             )
             continue
-        texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]
+        texts[corpus.name] = lambda corpus=corpus: held_out.documents_of(corpus, held_out=True)  # type: ignore[misc]
     end_tasks = [task for task in recipe.end_tasks if not TASK_KINDS[task.kind].fine_tunes]
     if left := [task.name for task in recipe.end_tasks if task not in end_tasks]:
         notes.append(
             f"Left out, because they fine-tune a copy of each model: {', '.join(left)}. `everlearn evaluate` runs them."
         )
     return texts, end_tasks
-
-
-def _held_out(corpus: Domain) -> Iterator[Document]:
-    for part in corpus.parts:
-        if part.held_out_corpus is not None:
-            yield from (document for document, _ in read_documents(part.held_out_corpus))
-        elif part.held_out_share:
-            documents = (document for document, _ in read_documents(part))
-            parted = OwnHeldOut(part, part.held_out_share).parted(documents)
-            yield from (document for document, held in parted if held)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,10 +84,6 @@ class TaskDifference:
         low, high = self.difference.interval or (None, None)
         flipped = (None if x is None else -x for x in (self.difference.value, high, low))
         return Estimate(*flipped)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the difference as JSON data."""
-        return asdict(self)
 
 
 def read_tasks(path: Path) -> list[TaskConfig]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,10 +50,6 @@ class TextDifference:
     by_token: bool
     lost: End
     gained: End
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the difference as JSON data."""
-        return asdict(self)
 
 
 def compare(
