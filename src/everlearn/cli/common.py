@@ -117,10 +117,15 @@ def say(sentence: str, as_json: bool = False) -> None:
         console().print(sentence, markup=False, soft_wrap=True)
 
 
-def telling(quiet: bool) -> Reporter:
-    """Return the reporter of a command, which writes to stderr, so that programs can read stdout."""
+def telling(quiet: bool = False) -> Reporter:
+    """Silence other libraries, and return the reporter of a command.
+
+    It writes to stderr, so that programs can read stdout.
+    """
+    from everlearn.model.loading import quiet as quiet_libraries
     from everlearn.run.progress import Reporter, Terminal
 
+    quiet_libraries()
     if quiet:
         warnings.simplefilter("ignore")
     return Reporter() if quiet else Terminal()
@@ -155,9 +160,7 @@ def conclude(runs: Sequence[Path], page: Path, quiet: bool = False) -> None:
 def learner_of(run: Path, silent: bool = False) -> ContinualLearner:
     """Open a run folder, reporting progress to the terminal."""
     from everlearn.learner import ContinualLearner
-    from everlearn.model.loading import quiet
 
-    quiet()
     return ContinualLearner.open(run, reporter=telling(silent))
 
 
@@ -166,7 +169,6 @@ def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> Co
     from everlearn.data.corpus import HUB_ID
     from everlearn.errors import RecipeError
     from everlearn.learner import ContinualLearner
-    from everlearn.model.loading import quiet
     from everlearn.run.exported_run import PLACE
     from everlearn.run.writable import check_place
 
@@ -183,6 +185,5 @@ def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> Co
         return learner_of(place, silent)
     if not exported and (place / "recipe.yaml").is_file():
         raise RecipeError(f"`--into` is for exports, but {source} is a run folder, which is resumed in place.")
-    quiet()
     check_place("--into", into, folder=True)
     return ContinualLearner.from_export(source, into, reporter=telling(silent))

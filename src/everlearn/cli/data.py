@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everlearn import wording
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show, telling
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,11 +22,9 @@ def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = F
     """Inspect text before training on it: sizes, lengths, samples, duplicates, and leaks of test data."""
     from everlearn.commands.data_report import survey
     from everlearn.config.recipe import load
-    from everlearn.model.loading import quiet
-    from everlearn.run.progress import Terminal
 
-    quiet()
-    found = survey(load(recipe, overrides or ()), reporter=Terminal())
+    reporter = telling()
+    found = survey(load(recipe, overrides or ()), reporter=reporter)
     show(found.to_json(), as_json, lambda: _rendered(found))
 
 

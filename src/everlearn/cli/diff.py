@@ -70,11 +70,10 @@ def command(
     from everlearn.config.recipe import load
     from everlearn.diagnostics.diff.comparing import diff
     from everlearn.diagnostics.diff.words import brief_tables
-    from everlearn.model.loading import quiet as quiet_libraries
     from everlearn.report.tables import terminal_table
     from everlearn.run.writable import check_place
 
-    quiet_libraries()
+    reporter = telling(quiet or as_json)
     if output is not None:
         check_place("--output", output)
     comparison = diff(
@@ -89,7 +88,7 @@ def command(
         batch_size=batch_size,
         bf16=bf16,
         device=device,
-        reporter=telling(quiet or as_json),
+        reporter=reporter,
     )
     if output is not None:
         comparison.save(output)

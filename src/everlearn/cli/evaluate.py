@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, say, show
+from everlearn.cli.common import AsJson, say, show, telling
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,17 +39,15 @@ def command(
 
     from everlearn.commands.evaluate import differences, evaluate, named
     from everlearn.config.recipe import load
-    from everlearn.model.loading import quiet
-    from everlearn.run.progress import Terminal
     from everlearn.run.writable import check_place
 
-    quiet()
+    reporter = telling()
     recipe, rows = load(on), named(checkpoints)
     if output is not None:
         check_place("--output", output, folder=True)
     with tempfile.TemporaryDirectory() as thrown_away:
         folder = output or Path(thrown_away) / "evaluation"
-        results = evaluate(rows, recipe, folder, end_tasks=end_tasks, reporter=Terminal())
+        results = evaluate(rows, recipe, folder, end_tasks=end_tasks, reporter=reporter)
         compared = differences(folder, results)
     as_data = results.model_dump(mode="json") | {"differences": [asdict(each) for each in compared]}
     show(as_data, as_json, lambda: _rendered(results, compared))

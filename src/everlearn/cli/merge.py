@@ -46,10 +46,8 @@ def command(
 ) -> None:
     """Merge models without training: average, interpolation, task arithmetic, TIES, DARE, Model Stock, Fisher."""
     from everlearn.commands.merge import merge, options_of
-    from everlearn.model.loading import quiet
     from everlearn.run.writable import check_place
 
-    quiet()
     check_place("--output", output, folder=True)
     options = options_of(settings or ())
     merged = merge(

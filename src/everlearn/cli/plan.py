@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, show, telling
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,15 +40,13 @@ def command(
     from everlearn.commands.memory_verdict import bytes_of
     from everlearn.commands.plan import make_plan
     from everlearn.config.recipe import load
-    from everlearn.model.loading import quiet
-    from everlearn.run.progress import Terminal
 
-    quiet()
+    reporter = telling()
     size = None if memory is None else bytes_of(memory)
     plan = make_plan(
         load(recipe, overrides or ()),
         measure=measure and devices is None and size is None,
-        reporter=Terminal(),
+        reporter=reporter,
         devices=devices,
         memory=size,
     )

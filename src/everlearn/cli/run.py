@@ -9,8 +9,7 @@ def command(recipe: RecipeFile, overrides: Overrides = None, quiet: Quiet = Fals
     """Train on every domain of a recipe, evaluate after each, and write a report."""
     from everlearn.config.recipe import load
     from everlearn.learner import ContinualLearner
-    from everlearn.model.loading import quiet as libraries_quiet
 
-    libraries_quiet()
-    learner = ContinualLearner(load(recipe, overrides or ()), reporter=telling(quiet))
+    reporter = telling(quiet)
+    learner = ContinualLearner(load(recipe, overrides or ()), reporter=reporter)
     take_to_its_end(learner, learner.run, quiet, as_json)

@@ -83,10 +83,9 @@ def command(
     from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_ways
     from everlearn.grid.budget import steps_of_sweep
     from everlearn.grid.runs import RunFactory
-    from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.writable import check_place
 
-    libraries_quiet()
+    reporter = telling(quiet)
     check_outputs(output)
     own = load(recipe, overrides or ())
     if budget is not None:
@@ -115,7 +114,7 @@ def command(
         place,
         working,
         keep=keep,
-        reporter=telling(quiet),
+        reporter=reporter,
     )
     if not only_show:
         grid.check()

@@ -45,20 +45,19 @@ def command(
 
     from everlearn.config.recipe import load
     from everlearn.files import write_text
-    from everlearn.model.loading import quiet as quiet_libraries
     from everlearn.report.tables import terminal_table
     from everlearn.run.writable import check_place
     from everlearn.tuning import page
     from everlearn.tuning.search import Tuner
 
-    quiet_libraries()
+    reporter = telling(quiet or as_json)
     wanted = load(recipe, overrides or ())
     name = wanted.run.name if "name" in wanted.run.model_fields_set else recipe.stem
     place = results or Path("tune") / name
     target = output or place / "recipe.yaml"
     check_place("--results", place, folder=True)
     check_place("--output", target)
-    found = Tuner(wanted, place, methods, trials, share, telling(quiet or as_json)).run(minutes)
+    found = Tuner(wanted, place, methods, trials, share, reporter).run(minutes)
     written = page.write(found, place)
     show(
         page.as_data(found),

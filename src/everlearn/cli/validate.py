@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a recipe, its model, data, methods and disk space without training; exit code 2 if anything fails."""
     from everlearn.commands.validate import corpus_files, preflight
-    from everlearn.model.loading import quiet
 
-    quiet()
     checks = preflight(recipe, overrides or (), telling(as_json))
     failed = sum(check.ok is False for check in checks)
     files = corpus_files(recipe, overrides or ()) if checks[0].ok else {}

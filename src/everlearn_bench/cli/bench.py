@@ -94,13 +94,12 @@ def command(
     """Run the missing combinations of methods, orders and seeds on a suite, and show all of them in one table."""
     from everlearn.errors import RecipeError
     from everlearn.grid import Grid, load_results, read_seeds, resolve
-    from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.writable import check_place
     from everlearn_bench.claims.page import write_claims
     from everlearn_bench.suites import find_suite, read_overlay
     from everlearn_bench.suites.fetching import fetch
 
-    libraries_quiet()
+    reporter = telling(quiet)
     check_outputs(output)
     chosen = find_suite(suite)
     changes = list(overrides or ())
@@ -108,7 +107,7 @@ def command(
         changes += [f"end_tasks.{task}.run_code={str(run_code).lower()}" for task in chosen.programs()]
     overlay = read_overlay(settings, changes, model=model, tokens=budget)
     if data is not None and str(data) == FETCH and not only_show:
-        data = fetch(chosen, telling(quiet).say, overlay)
+        data = fetch(chosen, reporter.say, overlay)
         if methods is None:
             show({"data": str(data)}, as_json, lambda: f"The data of {suite} is in {data}.")
             return
@@ -141,7 +140,7 @@ def command(
             place,
             working,
             keep=keep,
-            reporter=telling(quiet),
+            reporter=reporter,
         )
         grid.check()
         if chosen.report is not None:

@@ -18,8 +18,6 @@ def command(
     quiet: Quiet = False,
 ) -> None:
     """Train a small model on four domains plainly, with EWC and with the recommended method, and compare; offline."""
-    from everlearn.model.loading import quiet as libraries_quiet
     from everlearn_bench.demo.demo import run_demo
 
-    libraries_quiet()
     conclude(*run_demo(folder, telling(quiet), overrides or ()), quiet)
