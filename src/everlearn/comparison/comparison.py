@@ -5,8 +5,8 @@ Runs that differ only in their seed are averaged. Other differences between the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -214,10 +214,8 @@ def _progress(pool: Pool) -> str:
 def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
     runs = [run for pool in pools for run in pool.runs]
     matrix = runs[0].matrices[metric]
-    unit = matrix.printed_unit
-    single = len(runs) == len(pools)
-    samples = paired_samples(runs, metric) if single else {}
-    measures = []
+    samples = paired_samples(runs, metric) if len(runs) == len(pools) else {}
+    measures: list[Measure] = []
     for key, quantity in QUANTITIES.items():
         if not quantity.recorded:
             continue
@@ -231,50 +229,39 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
         ]
         columns = {column: tuple(pooled([one[column] for one in own]) for own in each) for column in shared}
         better = matrix.higher_is_better if quantity.higher_is_better is None else quantity.higher_is_better
-        title, drawn = quantity.title, samples.get(key, {})
+        title = quantity.title
         if matrix.task_domains:
             title = f"End-task {matrix.title[:1].lower()}{matrix.title[1:]}"
             title += f": {quantity.title.lower()}" if quantity.signed else ""
+        means = [[_shared_mean(summary, _measured(summary) if alike else shared) for summary in own] for own in each]
+        measure = Measure(
+            quantity,
+            metric,
+            title,
+            matrix.printed_unit,
+            better,
+            tuple(map(pooled, means)),
+            columns,
+            _by_seed(pools, means),
+            {column: _by_seed(pools, [[one[column] for one in own] for own in each]) for column in columns},
+            samples.get(key, {}),
+            unequal,
+        )
         if quantity.averaged:
-            means = [
-                [_shared_mean(summary, _measured(summary) if alike else shared) for summary in own] for own in each
-            ]
-            estimates = tuple(map(pooled, means))
-            seeds = tuple(_by_seed(pool, own) for pool, own in zip(pools, means, strict=True))
-            of_columns = {column: _column_seeds(pools, each, column) for column in columns}
-            measures.append(
-                Measure(
-                    quantity,
-                    metric,
-                    title,
-                    matrix.printed_unit,
-                    better,
-                    estimates,
-                    columns,
-                    seeds,
-                    of_columns,
-                    drawn,
-                    unequal,
-                )
-            )
-            continue
-        for column, values in columns.items():
-            name = title if len(columns) == 1 else f"{title}, {column}"
-            seeds = _column_seeds(pools, each, column)
-            own = {column: drawn[column]} if column in drawn else {}
-            alone, by_seed = {column: values}, {column: seeds}
-            measures.append(Measure(quantity, metric, name, unit, better, values, alone, seeds, by_seed, own, unequal))
+            measures.append(measure)
+        elif len(columns) == 1:
+            measures.append(measure.column(shared[0]))
+        else:
+            measures += [replace(measure.column(name), title=f"{title}, {name}") for name in columns]
     return [measure for measure in measures if measure.known]
 
 
-def _column_seeds(
-    found: Sequence[Pool], each: Sequence[Sequence[Mapping[str, Estimate]]], column: str
-) -> tuple[dict[str, float], ...]:
-    return tuple(_by_seed(pool, [one[column] for one in own]) for pool, own in zip(found, each, strict=True))
-
-
-def _by_seed(pool: Pool, estimates: Iterable[Estimate]) -> dict[str, float]:
-    return {seed: e.value for seed, e in zip(pool.seeds, estimates, strict=True) if e.value is not None}
+def _by_seed(found: Sequence[Pool], each: Sequence[Sequence[Estimate]]) -> tuple[dict[str, float], ...]:
+    """Return each pool's numbers by seed."""
+    return tuple(
+        {seed: e.value for seed, e in zip(pool.seeds, own, strict=True) if e.value is not None}
+        for pool, own in zip(found, each, strict=True)
+    )
 
 
 def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
