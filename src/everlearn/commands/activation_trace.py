@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -56,7 +55,9 @@ def trace(
     if checkpointing:
         traced.activation_checkpointing_enable()
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.enable_grad(), _experts_in_any_format():
+        # The fused kernel with which mixtures of experts multiply float32 matrices has no fake form.
+        unfused = mock.patch.object(moe, "_can_use_grouped_mm", return_value=False)
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.enable_grad(), unfused:
             # Fake tensors are on the CPU, whose attention keeps no scores, as the kernels of accelerators do.
             traced.to_empty(device="cpu").train()
             for parameter in traced.parameters():
@@ -94,13 +95,6 @@ def full_row(model: nn.Module, objective: Objective, size: int) -> Block:
     ids = np.full(size, ordinary, np.int32)
     other = {"labels": ids} if config_of(model).is_encoder_decoder else {"segments": np.zeros_like(ids)}
     return {"input_ids": ids, **other}
-
-
-@contextlib.contextmanager
-def _experts_in_any_format() -> Iterator[None]:
-    """Let mixtures of experts multiply float32 matrices too, for which the fused kernel has no fake form."""
-    with mock.patch.object(moe, "_can_use_grouped_mm", return_value=False):
-        yield
 
 
 class _HeadIsDone(Exception):

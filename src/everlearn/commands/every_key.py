@@ -43,7 +43,7 @@ def with_every_key(values: Mapping[str, Any]) -> str:
         _group("model", keys, groups["Model"], {"path": own["model"]}),
         _group("domains", keys, groups["Domain"], own["domains"][0], others=own["domains"][1:]),
         _methods(keys, own["method"]),
-        _objective(keys, own.get("objective")),
+        _line("objective", keys, own.get("objective"), is_set=own.get("objective") is not None),
         _group("general", keys, corpus, own.get("general")),
         _group("end_tasks", keys, groups["end_task_classification"], None, listed=True),
         _group("data", keys, groups["Data"], own.get("data")),
@@ -109,10 +109,6 @@ def _group(
 def _line(key: str, keys: Mapping[str, Any], value: Any, *, is_set: bool) -> str:
     sign = "" if is_set else "# "
     return "\n".join([*_comment(keys[key]["description"]), f"{sign}{key}: {value_text(value)}"]) + "\n"
-
-
-def _objective(keys: Mapping[str, Any], own: str | None) -> str:
-    return _line("objective", keys, own, is_set=own is not None)
 
 
 def _methods(keys: Mapping[str, Any], own: list[dict[str, Any]]) -> str:

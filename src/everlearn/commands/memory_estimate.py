@@ -168,15 +168,14 @@ class MemoryEstimate:
 
     def _kept(self, setup: Setup) -> dict[str, int]:
         """Return what is held in a step and between two domains."""
-        over, weights = setup.over, self._numbers(setup.over)
-        kept = {"weights": 4 * weights if self._quantised is None else self._quantised_weights()}
-        kept |= {OPTIMIZER: self._optimizer(over)}
-        kept |= {
+        over, weights = setup.over, 4 * self._numbers(setup.over)
+        if self._quantised is not None:
+            weights = quantised_bytes(self.model, self._quantised) + 4 * self.sizes.added
+        return {"weights": weights, OPTIMIZER: self._optimizer(over)} | {
             f"method {name}": _share(cost.memory_bytes, over) + (cost.whole if setup.sharded else 0)
             for name, cost in self.costs.items()
             if cost.memory_bytes
         }
-        return kept
 
     def _between(self, setup: Setup) -> list[dict[str, int]]:
         """Return what is held at each moment between two domains, without activations."""
@@ -201,9 +200,6 @@ class MemoryEstimate:
         """Return how many numbers a device holds of these parameters (of all by default) and of the added ones."""
         own = self.model.parameters() if parameters is None else parameters
         return round(self._growth * sum(_shard(p.shape, over).numel() for p in own)) + _share(self.sizes.added, over)
-
-    def _quantised_weights(self) -> int:
-        return quantised_bytes(self.model, self._quantised or {}) + 4 * self.sizes.added
 
     def _optimizer(self, over: int) -> int:
         """Return the bytes of the optimizer's state; a growing model's grows with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,7 @@ def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_no
             continue
         less = max((estimate.held(setup) for setup in changed), key=lambda each: each.peak)
         if less.peak <= ROOM * memory:
-            keys = " and ".join(f"`{key}: {_yaml(value)}`" for key, value in change.items())
+            keys = " and ".join(f"`{key}: {json.dumps(value)}`" for key, value in change.items())
             then = f"then it holds at most about {size(less.peak)}, {_largest(less)[0]}, and fits"
             return FitVerdict(False, f"{said} Set {keys}: {then}.", change)
     sharded = f" FSDP2 cannot be used: {why_not_sharded}." if why_not_sharded and first.devices > 1 else ""
@@ -114,7 +115,3 @@ def _changes(
             keys = {key: value for names, _ in chosen for key, value in names.items()}
             changes = {key: value for _, values in chosen for key, value in values.items()}
             yield keys, [replace(setup, **changes) for setup in setups]  # type: ignore[arg-type]
-
-
-def _yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

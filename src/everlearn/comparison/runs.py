@@ -144,7 +144,10 @@ class Run:
 
     @cached_property
     def _held_out(self) -> Mapping[str, Any]:
-        return _seal_of(self.folder / "evaluation" / "sets") if self.folder is not None else {}
+        try:
+            return listed(self.folder / "evaluation" / "sets") if self.folder is not None else {}
+        except RunError:  # a run with a damaged seal can still be reported
+            return {}
 
     def held_out_digest(self, name: str) -> str | None:
         """Return the digest of the held-out blocks of a domain or general set; None if the run did not keep them."""
@@ -250,13 +253,6 @@ def _so_far(folder: Path) -> Any:
     run = RunFolder(folder)
     recipe = run.recipe()
     return Outcome(recipe, run).results(recipe.objective or "", recipe.run.notes).model_dump(mode="json")
-
-
-def _seal_of(folder: Path) -> Mapping[str, Any]:
-    try:
-        return listed(folder)
-    except RunError:  # a run with a damaged seal can still be reported
-        return {}
 
 
 def _text(path: Path) -> str | None:

@@ -12,7 +12,7 @@ embeddings. Using n-grams of tokens against the other sets, without another mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,19 +150,14 @@ def _kinds(
     begins, letters = np.zeros(len(tokenizer), bool), np.zeros(len(tokenizer), bool)
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     marked = any(str(piece)[:1] in "Ġ▁" for piece in pieces if piece)
-    for token in _types(sets.values()):
+    each = [np.unique(np.asarray(blocks.arrays["input_ids"])) for blocks in sets.values()]
+    for token in np.unique(np.concatenate(each)).tolist():
         piece = str(pieces[token])
         begins[token] = piece[:1] in "Ġ▁" if marked else not piece.startswith("##")
         letters[token] = token not in tokenizer.all_special_ids and any(
             letter.isalpha() for letter in str(tokenizer.decode([token]))
         )
     return begins, letters
-
-
-def _types(sets: Iterable[PackedBlocks]) -> list[int]:
-    each = [np.unique(np.asarray(blocks.arrays["input_ids"])) for blocks in sets]
-    types: list[int] = np.unique(np.concatenate(each)).tolist()
-    return types
 
 
 def _all(

@@ -24,10 +24,6 @@ Terms = Callable[[Cell], NDArray[Any]]
 Value = Callable[[Floats, Cell], Floats]
 
 
-def _always(cells: Sequence[Cell]) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Metric:
     """A score that can be computed from a cell.
@@ -53,7 +49,7 @@ class Metric:
     reads: tuple[str, ...]
     terms: Terms
     value: Value
-    wanted: Callable[[Sequence[Cell]], bool] = _always
+    wanted: Callable[[Sequence[Cell]], bool] = lambda cells: True
     knows: tuple[str, ...] = ()
     named: bool = False
     averaged: bool = False

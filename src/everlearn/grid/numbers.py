@@ -27,7 +27,7 @@ A number is absent if one of its columns was not measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -69,7 +69,7 @@ OF_TASKS = ("f1", "accuracy", "glue_score")
 def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
     """Return a quantity for every column of a metric; NaN where it was not measured."""
     values: dict[str, float] = {}
-    for name in _metrics(run, metric):
+    for name in (kept_metric(run) or "",) if metric == KEPT else STANDS_FOR.get(metric, (metric,)):
         if name in run.matrices:
             own = run.matrices[name].each(quantity)
             values |= {column: value for column, value in own.items() if column not in values}
@@ -95,11 +95,6 @@ def numbers(run: Run) -> dict[str, float]:
         if name in OVER_ALL and own:
             found[f"{name}_over_all"] = found[name] * (len(run.domains) - 1) / len(run.domains)
     return found | _micro(run)
-
-
-def _metrics(run: Run, metric: str) -> Sequence[str]:
-    """Return the metrics for which a name stands (:data:`STANDS_FOR`)."""
-    return (kept_metric(run) or "",) if metric == KEPT else STANDS_FOR.get(metric, (metric,))
 
 
 def _micro(run: Run) -> dict[str, float]:

@@ -343,7 +343,11 @@ def _against(comparison: Comparison, run: int, reference: int) -> list[str]:
     else:
         first = f"It is unknown whether {label} or {other} is better: there is no interval for a comparison."
     sentences = [first]
-    details = [_detail(measure, run, reference) for measure, judgement in judged if judgement]
+    details = [
+        f"{measure.title.lower()} {_value(measure, measure.difference(run, reference), True)}"
+        for measure, judgement in judged
+        if judgement
+    ]
     if details:
         sentences.append(f"Differences, {label} minus {other}: {'; '.join(details)}.")
     if unclear and (better or worse):
@@ -351,10 +355,6 @@ def _against(comparison: Comparison, run: int, reference: int) -> list[str]:
     if unknown and len(unknown) < len(judged):
         sentences.append(f"No interval, so no judgement, for {listing(unknown)}.")
     return sentences
-
-
-def _detail(measure: Measure, run: int, reference: int) -> str:
-    return f"{measure.title.lower()} {_value(measure, measure.difference(run, reference), True)}"
 
 
 def _alone(comparison: Comparison) -> list[str]:

@@ -22,12 +22,9 @@ def distance(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None
     Each stage is compared with the base model and with the last stage, or `--from` with `--to`.
     """
     found = distances(learner, pairs_of(learner, since, until), blocks)
-    return Findings([of_distances(found)], {"distances": [each.to_json() for each in found]})
-
-
-def of_distances(found: Sequence[Distance]) -> Section:
-    """Make a section with a table of all pairs, and one of the layers of the last pair (the JSON has those of all)."""
-    return Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
+    # The page has the layers of the last pair, the JSON those of all.
+    section = Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
+    return Findings([section], {"distances": [each.to_json() for each in found]})
 
 
 _APART = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
@@ -94,7 +93,7 @@ def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
         _Half(
             f"What {word} most",
             end,
-            [(passage, [_shaded(piece) for piece in _from_text(passage.pieces)]) for passage in end.passages],
+            [(passage, [_shaded(piece) for piece in dropwhile(_is_empty, passage.pieces)]) for passage in end.passages],
             word_table(f"Tokens of the vocabulary that {word} most", end.words) if end.words else None,
         )
         for word, end in (("lost", text.lost), ("gained", text.gained))
@@ -102,9 +101,8 @@ def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
     return halves[::-1] if found.verdicts[text.name] == "learnt" else halves
 
 
-def _from_text(pieces: list[Piece]) -> Iterator[Piece]:
-    """Drop the empty lines at the beginning of a stretch."""
-    return dropwhile(lambda piece: not piece.text.strip(), pieces)
+def _is_empty(piece: Piece) -> bool:
+    return not piece.text.strip()
 
 
 def _shaded(piece: Piece) -> tuple[str, int, int, str, str]:

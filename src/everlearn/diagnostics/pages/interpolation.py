@@ -41,14 +41,11 @@ _BACK = (
 
 def _tables(found: GoingBack) -> list[list[str]]:
     """Return the columns of two tables: means (or the only set) of each role, and single sets if there are several."""
-    lead = [name for name, role in found.roles.items() if name.endswith(", mean") or _alone(found, role)]
+    roles = list(found.roles.values())
+    lead = [name for name, role in found.roles.items() if name.endswith(", mean") or roles.count(role) == 1]
     ordered = sorted(lead, key=lambda name: (BEFORE, GENERAL, LEARNT, COMING).index(found.roles[name]))
     rest = [name for name in found.roles if name not in lead]
     return [ordered, *([rest] if rest else [])]
-
-
-def _alone(found: GoingBack, role: str) -> bool:
-    return list(found.roles.values()).count(role) == 1
 
 
 def _title(found: GoingBack, name: str) -> str:

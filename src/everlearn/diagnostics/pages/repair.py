@@ -36,7 +36,7 @@ def of_repair(found: Repair) -> Section:
 def said(found: Repair) -> str:
     """Describe the result in a few sentences."""
     low, high = found.lost.interval or (found.lost.value, found.lost.value)
-    surely = found.kept == (_or_zero(high if found.kept else low) <= found.budget)
+    surely = found.kept == (((high if found.kept else low) or 0.0) <= found.budget)
     kept = f"The budget is {'' if found.kept else 'not '}kept there{_CLEARLY[surely]}."
     return (
         f"Of the update from {found.since} to {found.until}, {fixed(100 * found.step, 1)} % is the largest step at "
@@ -70,7 +70,3 @@ def _cells(each: Remains, places: int) -> tuple[TableCell, ...]:
     share = MISSING if each.share.value is None else f"{fixed(100 * each.share.value, 0)} %"
     numbers = (estimate_cell(e, places, signed=True) for e in (each.learnt, each.left))
     return (*numbers, TableCell(share))
-
-
-def _or_zero(value: float | None) -> float:
-    return value or 0.0

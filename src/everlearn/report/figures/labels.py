@@ -112,7 +112,7 @@ def _place(
     free: list[tuple[Box, Segment]] = []
     for box, leader in _around(point, frame):
         if _inside(box, frame) and not _covers(box, taken.marks) and not _covers(box, taken.names):
-            if not _crosses_any(box, leader, taken):
+            if not any(_cross(leader, other) for other in taken.leaders) and not _passes_under(box, leader, taken):
                 return box, leader
             free.append((box, leader))
     # Leader lines that cross or pass under a name are hard to follow, but better than a point without a name.
@@ -121,10 +121,6 @@ def _place(
 
 def _passes_under(box: Box, leader: Segment, taken: _Taken) -> bool:
     return any(_meets(leader, name) for name in taken.names) or any(_meets(one, box) for one in taken.leaders)
-
-
-def _crosses_any(box: Box, leader: Segment, taken: _Taken) -> bool:
-    return any(_cross(leader, other) for other in taken.leaders) or _passes_under(box, leader, taken)
 
 
 def _size(point: Point) -> tuple[float, float]:

@@ -24,19 +24,15 @@ def general(comparison: Comparison) -> Iterator[Plate]:
     """Draw what general text lost against the base model after each stage."""
     for name in comparison.general if comparison.runs[0].domains else ():
         caption = f"{fmt.named('General text', fmt.shorten(name, 40))}: change since the base model; lower is better."
-        yield from _along(comparison, partial(_drift, name=name), caption)
+        yield from _along(comparison, partial(ScoreTable.worsening, column=name, since=0), caption)
 
 
-def _drift(matrix: ScoreTable, stage: int, name: str) -> float | None:
-    return matrix.worsening(name, 0, stage)
-
-
-def _forgotten(matrix: ScoreTable, stage: int) -> float | None:
+def _forgotten(matrix: ScoreTable, row: int) -> float | None:
     losses = []
     for column in matrix.columns:
         own = matrix.own_stage(column)
-        if own is not None and own < stage:
-            losses.append(matrix.worsening(column, own, stage))
+        if own is not None and own < row:
+            losses.append(matrix.worsening(column, own, row))
     known = [value for value in losses if value is not None]
     # With missing columns the mean would be over different domains in each stage.
     return sum(known) / len(known) if known and len(known) == len(losses) else None
@@ -49,7 +45,7 @@ def _along(comparison: Comparison, score: Callable[..., float | None], caption: 
     lines, ends = [], []
     for pool, rank in comparison.ranks.items():
         stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
-        y = [comparison.over_seeds(metric, pool, partial(score, stage=stage)) for stage in stages]
+        y = [comparison.over_seeds(metric, pool, partial(score, row=stage)) for stage in stages]
         if any(value is not None for value in y):
             lines.append(Curve(rank, stages, y, label=comparison.labels[pool]))
             end = next(value for value in reversed(y) if value is not None)

@@ -40,7 +40,7 @@ Column = Mapping[str, Change]
 @figure("weight movement", title="Which layers moved", data=Comparison, section="layers")
 def moved(comparison: Comparison) -> Iterator[Plate]:
     """Show the change of each layer at the end against the base model for each run; for one run, its stages."""
-    pools = [pool for pool in comparison.ranking if _known(comparison, pool)]
+    pools = [pool for pool in comparison.ranking if _stages(comparison, pool)]
     if not pools:
         return
     if len(comparison.pools) == 1:
@@ -57,7 +57,7 @@ def moved(comparison: Comparison) -> Iterator[Plate]:
 )
 def moved_by_stage(comparison: Comparison) -> Iterator[Plate]:
     """Show the stages of each of several runs, then the parts of the best run's layers."""
-    pools = [pool for pool in comparison.ranking[:SERIES] if _known(comparison, pool)]
+    pools = [pool for pool in comparison.ranking[:SERIES] if _stages(comparison, pool)]
     for pool in pools if len(comparison.pools) > 1 else ():
         yield from _by_stage(comparison, pool)
     for pool in pools[:1]:
@@ -121,10 +121,6 @@ def _in_words(comparison: Comparison, pool: int) -> Iterator[Plate]:
         sentences.append(f"{label}: the model grew, so its layers are not those of before and are not compared.")
     for sentence in sentences:
         yield Plate(Markup(f'<p class="aside">{escape(sentence)}</p>'), "")
-
-
-def _known(comparison: Comparison, pool: int) -> bool:
-    return bool(_stages(comparison, pool))
 
 
 def _stages(comparison: Comparison, pool: int) -> list[list[Movement]]:

@@ -24,7 +24,10 @@ _POINTS = 75
 @figure("within stage", title="Held-out text while each domain is learnt", data=Comparison, section="inside")
 def inside(comparison: Comparison) -> Iterator[Plate]:
     """Draw a plot for each set, with a line for each run: the general text, then the domains in order."""
-    every = {pool: [_scored(run) for run in comparison.pools[pool].runs] for pool in comparison.ranking[:SERIES]}
+    every = {
+        pool: [[look for look in looks(run) if look.scores] for run in comparison.pools[pool].runs]
+        for pool in comparison.ranking[:SERIES]
+    }
     each = {pool: looks_of_pool for pool, looks_of_pool in every.items() if any(looks_of_pool)}
     shown = [*each]
     most = max((look.tokens for looks_of_pool in each.values() for run in looks_of_pool for look in run), default=0.0)
@@ -54,10 +57,6 @@ def inside(comparison: Comparison) -> Iterator[Plate]:
             )  # fmt: skip
     for plot in in_one_scale(plots):
         yield from curves(plot)
-
-
-def _scored(run: Run) -> list[Look]:
-    return [look for look in looks(run) if look.scores]
 
 
 def ends(found: Sequence[Look]) -> list[float]:
