@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_runs
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
 from everlearn import files
@@ -17,6 +19,8 @@ from everlearn.commands.plan import disk_bytes
 from everlearn.data.corpus import Domain
 from everlearn.errors import MethodError, RunError
 from everlearn.learner import ContinualLearner
+from everlearn.model.loading import load_model
+from everlearn.model.options import Model
 
 pytestmark = pytest.mark.usefixtures("no_report")
 TOKENS = {"input_ids": torch.arange(5, 29)[None]}
@@ -97,6 +101,37 @@ def test_killed_and_resumed_it_is_the_same(
             for folder in (tmp_path / "run", runs[False].folder.path)
         )
         assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("sequential", "all weights of the sum are trained: each stage is a complete model"),
+        ("o_lora", "'o_lora' does not go on training it.* stages keep belong to the sum, not to"),
+        ({"name": "inc_lora", "merge": False}, "'inc_lora' does not go on training it.* stages keep belong to the sum"),
+        ("k_adapter", r"'k_adapter' does not go on training it, but trains what it adds to the sum\.$"),
+    ],
+    ids=str,
+)
+def test_an_adapter_as_the_model_is_added_to_its_base_with_a_note(tmp_path: Path, method: Any, said: str) -> None:
+    recipe = small_runs.recipe(tmp_path, "roberta", method)
+    base = load_model(recipe.model)
+    torch.manual_seed(0)
+    adapted = get_peft_model(base, LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    expected = adapted.eval()(**TOKENS).logits
+    recipe = recipe.changed(model={"path": str(tmp_path / "adapter")})
+    learner = ContinualLearner(recipe)
+    torch.testing.assert_close(learner.model_after(0).eval()(**TOKENS).logits, expected, rtol=1e-4, atol=1e-5)
+    results = learner.run()
+    (note,) = (note for note in results.notes if "PEFT adapter" in note)
+    assert "It was added to the weights of its base model, roberta" in note
+    assert str(tmp_path) not in note
+    assert re.search(said, note)
+    if method != "k_adapter":
+        ours = learner.model_after(2).eval()(**TOKENS).logits
+        again = load_model(Model(path=str(stage(learner, 2)))).eval()  # also an adapter of a model with an adapter
+        torch.testing.assert_close(again(**TOKENS).logits, ours, rtol=1e-4, atol=1e-5)
 
 
 def test_a_base_of_random_weights_must_be_merged(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from everlearn.data.columns import choose_columns, text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import Skipped, corpus_fingerprint, read_documents
 from everlearn.data.messages import Message, messages_in
-from everlearn.data.notes import notes_of
+from everlearn.data.notes import notes_of, unread_files
 from everlearn.data.packing import IGNORED, AnswerPacker, ChatPacker, PairPacker, packer_of
 from everlearn.data.prepare import prepare
 from everlearn.data.row_formats import ROW_FORMATS
@@ -204,6 +204,37 @@ def test_single_messages_of_trees_are_not_learnt_as_texts_without_being_asked_fo
     with pytest.raises(DataError, match=r"single messages of conversation trees.*`--task pretrain`"):
         choose_columns(rows, "oasst.jsonl", None)
     assert choose_columns(rows, "oasst.jsonl", "pretrain").text_column == "text"
+
+
+TREE = {"message_tree_id": "1", "prompt": {"text": "Hello?", "role": "prompter", "replies": [{"text": "Hello!"}]}}
+
+
+@pytest.mark.parametrize("task", [None, "sft", "pretrain"])
+def test_whole_trees_are_refused_whatever_is_asked(task: str | None) -> None:
+    """As plain text, the ids of the trees would be learnt."""
+    with pytest.raises(DataError, match=r"conversation trees .in the column 'prompt'.*into a column 'messages'\.$"):
+        choose_columns([TREE], "oasst.jsonl", task)
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "held"),
+    [
+        ({"text": "Hello?", "role": "prompter", "parent_id": None}, {}, "single messages of conversation trees"),
+        (TREE, {"text_column": "{prompt.text}"}, "conversation trees (in the column 'prompt')"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_trees_that_a_recipe_learns_as_text_are_noted(
+    tmp_path: Path, row: dict[str, Any], keys: dict[str, str], held: str, ending: str
+) -> None:
+    path = written(tmp_path, [row, row], ending)
+    (note,) = unread_files([Domain(name="d", path=path, **keys)])
+    assert note.startswith(f"'d' holds {held}")
+    assert note.endswith(
+        "each text is learnt by itself, as plain text. To learn chats, write each path from a root to a "
+        "leaf as a list of messages into a column 'messages' (`row_format: messages`)."
+    )
+    assert not unread_files([Domain(name="d", path=written(tmp_path, [{"text": "a", "role": "b"}], ending))])
 
 
 def test_several_system_prompts_in_one_file_of_chats(tmp_path: Path) -> None:
@@ -654,6 +685,36 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
             "chats in the column 'input' and their answers in 'output'. Rename the two to 'prompt' and 'completion'",
             {"prompt": ASKED, "completion": ANSWERED},
             {"row_format": "prompt-completion"},
+        ),
+        (
+            {"prompt": "a", "responses": ["b", "c"]},
+            r"prompts \('prompt'\) with several answers, .* in the column 'responses'\. Write each answer .* as a row",
+            {"prompt": "a", "answer": "b"},
+            {"row_format": "prompt-answer"},
+        ),
+        (
+            {"instruction": "a", "completions": [{"response": "b", "model": "x"}]},
+            r"prompts \('instruction'\) with several answers, or answers with more about them, .* 'completions'",
+            {"prompt": "a", "answer": "b"},
+            {"row_format": "prompt-answer"},
+        ),
+        (
+            {"problem": "a", "solution": "b"},
+            r"Rename them to 'prompt' and 'answer', or .*: `text_column: problem`, `target_column: solution`",
+            {"prompt": "a", "answer": "b"},
+            {"row_format": "prompt-answer"},
+        ),
+        (
+            {"conversation_a": CHAT, "conversation_b": CHAT, "winner": "model_a"},
+            r"two answers to each prompt .*`row_format: preference`.* `messages_column: conversation_a`",
+            {"chosen": CHAT, "rejected": CHAT},
+            {"row_format": "preference"},
+        ),
+        (
+            {"prompt": "a", "response_a": "b", "response_b": "c", "winner_model_a": 1},
+            r"two answers to each prompt .*`row_format: preference`.* `text_column: response_a`",
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            {"row_format": "preference"},
         ),
     ],
 )

@@ -17,6 +17,7 @@ from everlearn.data.readers import folder_of, format_of, read_rows, resolve_file
 from everlearn.data.row_formats import PAIRS, ROW_FORMATS, TEXT_COLUMNS, TOOLS, RowFormat, first_answer
 from everlearn.data.rows import texts_inside
 from everlearn.errors import DataError
+from everlearn.wording import plural
 
 LOOKED_AT = 50
 """Number of rows that are examined."""
@@ -26,6 +27,16 @@ IN_RECIPE = 'name it in the recipe: `text_column: "{}"`'
 """How to read a text inside a column, for errors; takes the column."""
 WRITE_TEXT = "write what is to be read into a column 'text'"
 """How to read one of several columns, whatever they hold, for errors."""
+
+
+PROMPTS = {ask for ask, _ in PAIRS if ask not in ("source", "context")} | {"problem"}
+"""Names of columns with what is asked, whatever the name of the answers' column."""
+ANSWERS = {name for _, answer in PAIRS for name in (answer, plural(answer))} | {"solution", "replies", "generations"}
+"""Names of columns with answers, or several of them."""
+MESSAGE_OF_TREE = {"text", "role", "parent_id"}
+"""Columns of rows that are single messages of conversation trees (OpenAssistant)."""
+WRITE_PATHS = "write each path from a root to a leaf as a list of messages into a column 'messages'"
+"""How to read conversation trees, for errors and notes."""
 
 
 class Columns(NamedTuple):
@@ -142,8 +153,11 @@ def choose_columns(
     form = next((form for form in forms if _holds(rows, form, columns, chats)), None)
     if task != "pretrain" and form is not None:
         return Columns("text", row_format=form.name)
-    if task != "pretrain":
-        _check_trees(path, names)
+    _check_trees(path, rows[0], task)
+    if pair is None and text is None:
+        _check_contests(path, rows, columns)
+        if task != "pretrain":
+            _check_answers(path, rows, columns)
     wanted = task == "sft" or (task is None and text is None)
     if wanted and chat and pair is None and chats:
         _check_answered(rows, path, chat)
@@ -206,14 +220,57 @@ def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> 
         )
 
 
-def _check_trees(path: str, names: Collection[str]) -> None:
-    """Refuse rows that are single messages, whose chats are trees over many rows (OpenAssistant)."""
-    if {"text", "role", "parent_id"} <= set(names):
-        raise DataError(
-            f"{path} holds single messages of conversation trees (columns 'text', 'role' and 'parent_id'), and a chat "
-            "must be in one row. Write each path from a root to a leaf as a list of messages into a column 'messages'; "
-            "to learn the messages as plain text, use `--task pretrain` or name it in a recipe (`text_column: text`)."
+def tree_in(row: Mapping[str, Any]) -> str:
+    """Return in words what a row of conversation trees holds (OpenAssistant): a message, or a tree; "" for others."""
+    if row.keys() >= MESSAGE_OF_TREE:
+        return "single messages of conversation trees (columns 'text', 'role' and 'parent_id')"
+    trees = (name for name, value in row.items() if isinstance(value, Mapping) and "replies" in value)
+    return next((f"conversation trees (in the column '{name}')" for name in trees), "")
+
+
+def _check_trees(path: str, row: Mapping[str, Any], task: str | None) -> None:
+    """Refuse conversation trees, over many rows or one in each; single messages may be learnt as plain text."""
+    held, single = tree_in(row), row.keys() >= MESSAGE_OF_TREE
+    if held and not (single and task == "pretrain"):
+        plain = (
+            "; to learn the messages as plain text, use `--task pretrain` or name it in a recipe (`text_column: text`)"
         )
+        raise DataError(f"{path} holds {held}, and a chat must be in one row: {WRITE_PATHS}{plain if single else ''}.")
+
+
+def _check_contests(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str]) -> None:
+    """Refuse two answers to each prompt, of which a judge chose one (Chatbot Arena)."""
+    names = {name for row in rows for name in row}
+    stems = (name.removesuffix("_a") for name in sorted(names) if name.endswith("_a") and f"{name[:-1]}b" in names)
+    stem = next((stem for stem in stems if stem in (*ANSWERS, "conversation")), None)
+    if stem is not None:
+        one, other = f"{stem}_a", f"{stem}_b"
+        key = "text_column" if one in texts else "messages_column"
+        raise DataError(
+            f"{path} holds two answers to each prompt ('{one}' and '{other}'), and it is not clear which to learn. "
+            "Write the better one into a column 'chosen' and the other into 'rejected', which `row_format: preference` "
+            f"reads; or name one in a recipe, such as `{key}: {one}`."
+        )
+
+
+def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str]) -> None:
+    """Refuse prompts whose answers are in a column without a usual name, or are several: one of them would be lost."""
+    asked = next((name for name in sorted(texts) if name.lower() in PROMPTS), None)
+    names = dict.fromkeys(name for row in rows for name in row if row[name])
+    answer = next((name for name in names if name.lower() in ANSWERS), None)
+    if asked is None or answer is None:
+        return
+    if answer in texts:
+        raise DataError(
+            f"{path} holds prompts ('{asked}') and answers ('{answer}') under names that no kind of rows has. Rename "
+            f"them to 'prompt' and 'answer', or name them in a recipe: `text_column: {asked}`, `target_column: "
+            f"{answer}`."
+        )
+    raise DataError(
+        f"{path} holds prompts ('{asked}') with several answers, or answers with more about them, in the column "
+        f"'{answer}'. Write each answer that is to be learnt as a row with the columns 'prompt' and 'answer'; to learn "
+        f"the prompts alone, use `--task pretrain` or name them in a recipe (`text_column: {asked}`)."
+    )
 
 
 def _check_transcripts(path: str, columns: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from everlearn.data import hub
 from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.messages import Message, messages_in, tools_in
-from everlearn.data.readers import read_rows, resolve_files
+from everlearn.data.readers import read_rows, resolve_files, stored_columns
 from everlearn.data.row_formats import LABEL
 from everlearn.data.rows import text_in
 from everlearn.data.text_template import filled, is_template
@@ -142,6 +142,13 @@ def read_documents(
             f"`path: {corpus.path}` is empty: it holds no document with text in it{rows}."
             f"{advice_on_empty(skipped.first)}"
         )
+
+
+def first_row(corpus: Corpus) -> Mapping[str, Any]:
+    """Return the first row of a corpus; of columns that are not read, there may be the names alone."""
+    values: Mapping[str, Any] = next((values for values, *_ in _rows(corpus, {})), {})
+    there = () if corpus.on_hub else stored_columns(local_files(corpus)[0])
+    return {**dict.fromkeys(there), **values}
 
 
 def local_files(corpus: Corpus) -> list[Path]:

@@ -12,8 +12,9 @@ from itertools import combinations, takewhile
 from pathlib import Path
 
 from everlearn import wording
+from everlearn.data.columns import WRITE_PATHS, tree_in
 from everlearn.data.corpus import Domain
-from everlearn.data.documents import local_files, same_file
+from everlearn.data.documents import first_row, local_files, same_file
 from everlearn.data.folders import inside, odd_note, odd_splits
 from everlearn.data.held_out import is_far
 from everlearn.data.packing import Count
@@ -44,9 +45,14 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
 
 
 def unread_files(corpora: Sequence[Domain]) -> list[str]:
-    """Return notes on what is read of a folder or a pattern: files that are left out, and those of other splits."""
+    """Return notes on what is read: files that are left out, those of other splits, and chats that are read as text."""
     notes = []
     for part in (part for corpus in corpora for part in corpus.parts):
+        if held := "" if part.answers else tree_in(first_row(part)):
+            notes.append(
+                f"'{part.name}' holds {held}: each text is learnt by itself, as plain text. To learn chats, "
+                f"{WRITE_PATHS} (`row_format: messages`)."
+            )
         if part.on_hub:
             continue
         if (place := folder_of(part.path)) is not None:

@@ -143,8 +143,10 @@ def load_config(recipe: Model) -> Any:
     check_is_no_run(recipe.path, "`model.path`")
     check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
-        base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of its base model
-        config = config_of(*(base or (recipe.path, recipe.revision)), recipe.trust_remote_code)
+        place = recipe.path, recipe.revision
+        while base := base_of(*place):  # an adapter has the configuration of its base model, which may be one of others
+            place = base
+        config = config_of(*place, recipe.trust_remote_code)
     for name, value in (recipe.config or {}).items():
         if not hasattr(config, name):
             raise ModelError(

@@ -108,6 +108,11 @@ def with_adapter(base: Callable[[], PreTrainedModel], path: str, revision: str |
     return plain
 
 
+def holds_adapter(model: nn.Module) -> bool:
+    """Return whether an adapter was merged into a model when it was loaded (:func:`with_adapter`)."""
+    return hasattr(model, _DIRECTIONS)
+
+
 def directions_of(model: nn.Module) -> dict[str, Tensor]:
     """Return A of the LoRA adapter that was merged into a model (:func:`with_adapter`), by path of the layer."""
     return dict(getattr(model, _DIRECTIONS, {}))

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -25,6 +26,7 @@ from everlearn.evaluation import make_task, task_path
 from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.engine.protection import moved_by
 from everlearn.model.loading import check_vocabulary
+from everlearn.model.peft_adapter import holds_adapter
 from everlearn.model.vocabulary import new_token_ids
 from everlearn.run import notification
 from everlearn.run.disk import check_disk
@@ -209,8 +211,25 @@ def _fits(run: OpenRun, model: PreTrainedModel) -> str:
 
 def _methods(run: OpenRun, model: PreTrainedModel) -> str:
     check_run_methods(run, model)
-    run.found += _rows_left(run, model)
+    run.found += [*_merged(run, model), *_rows_left(run, model)]
     return " + ".join(method.title for method in run.recipe.methods())
+
+
+def _merged(run: OpenRun, model: PreTrainedModel) -> list[str]:
+    """Return a note on what is trained if the recipe's model is an adapter."""
+    if not holds_adapter(model):
+        return []
+    base = str(model.name_or_path)
+    base = Path(base).name if Path(base).exists() else base
+    began = f"`model` is {run.recipe.model.path}, a PEFT adapter. It was added to the weights of its base model, {base}"
+    own = next((method for method in run.recipe.methods() if method.adds_peft or method.freezes), None)
+    if own is None:
+        return [
+            f"{began}, and all weights of the sum are trained: each stage is a complete model. To train an adapter, "
+            "choose a method that adds one, such as `lora`."
+        ]
+    kept = f" The adapters that stages keep belong to the sum, not to {base}." if own.adds_peft else ""
+    return [f"{began}. '{own.label}' does not go on training it, but trains what it adds to the sum.{kept}"]
 
 
 def _rows_left(run: OpenRun, model: PreTrainedModel) -> list[str]:
