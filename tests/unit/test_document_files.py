@@ -88,7 +88,8 @@ def test_notes_on_a_domain_of_sources_are_not_of_the_folder_one_is_in(
     (note,) = notes_of(
         [domain], {"d": SimpleNamespace(counts={}, skipped=0, first_skipped="", undesired=0, end_held_out=False)}, 32
     )  # type: ignore[dict-item]
-    assert note.startswith("Of 'd.inside' the split 'train' is read; files of other splits are not: validation (1)")
+    assert note.startswith("Of 'd.inside' the split 'train' is read, which names of files or folders tell")
+    assert "other splits are not (validation: dev.jsonl)" in note
 
 
 def test_code_beside_json_is_not_guessed_at(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ def test_the_splits_of_a_folder_at_a_url_are_told_apart(store: fsspec.AbstractFi
         ("validation", "held out"),
     ]
     (note,) = unread_files([corpus])
-    assert "are not: test (1). Name a file" in note
+    assert "are not (test: test.jsonl). Name a file" in note
 
 
 def test_what_is_unchanged_is_fetched_once(store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_of_a_clone_the_training_split_is_read_and_no_card(clone: Path) -> None:
     assert texts_of(corpus) == tiny.texts(5, 1)
     (note,) = inside(clone, format_of).notes("d")
     assert "Of 'd' the split 'train' is read" in note
-    assert "test (1), validation (1)" in note
+    assert "(test: test.jsonl; validation: validation.jsonl)" in note
 
 
 def test_a_split_of_a_folder_is_held_out_by_its_name(clone: Path) -> None:
@@ -138,6 +138,47 @@ def test_splits_of_prose_are_read_without_the_cards(tmp_path: Path) -> None:
     assert len(inside(tmp_path, format_of).notes("d")) == 2
 
 
+def test_files_that_are_left_out_are_named_with_their_folders(tmp_path: Path) -> None:
+    """A DatasetDict has files of the same names in a folder for each split."""
+    import datasets
+
+    datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_dict({"text": tiny.texts(3, seed)})
+            for seed, split in enumerate(("train", "test"))
+        }
+    ).save_to_disk(str(tmp_path / "dict"))
+    (note,) = unread_files([Domain(name="d", path=str(tmp_path / "dict"))])
+    assert "(test: test/data-00000-of-00001.arrow). Name a file to read it" in note
+    (note,) = unread_files([Domain(name="d", path=f"{tmp_path}/dict/*/*.arrow")])
+    assert "another split (test: test/data-00000-of-00001.arrow)" in note
+
+
+def test_prose_whose_names_only_hold_a_word_of_splits_is_read_or_named(tmp_path: Path) -> None:
+    """The words may mean something else; where all names have one, nobody can know, and the note says what to do."""
+    names = ["the-test-of-time.txt", "train-journeys/by-night.txt"]
+    for name in (*names, "other.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"of {name}\n")
+    corpus = Domain(name="d", path=str(tmp_path))
+    assert texts_of(corpus) == ["of other.txt", *(f"of {name}" for name in names)]
+    assert not unread_files([corpus])
+    assert {each.split for each in files_of(corpus)} == {""}
+    (tmp_path / "other.txt").unlink()
+    assert texts_of(corpus) == [f"of {names[1]}"]
+    (note,) = unread_files([corpus])
+    assert f"other splits are not (test: {names[0]})" in note
+    assert note.endswith("If these names mean no splits, name all files by a pattern in `path`.")
+    assert texts_of(Domain(name="d", path=f"{tmp_path}/**/*.txt")) == [f"of {name}" for name in names], "the advice"
+
+
+def test_prose_in_folders_of_splits_is_no_training_text_for_a_file_beside_them(tmp_path: Path) -> None:
+    for name in ("train/a.txt", "test/b.txt", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"of {name}\n")
+    assert texts_of(Domain(name="d", path=str(tmp_path))) == ["of train/a.txt"]
+
+
 def test_documents_on_training_and_testing_are_no_splits(tmp_path: Path) -> None:
     for name in ("guide.md", "training.md", "evaluation.md", "test.md", "dev.md"):
         (tmp_path / name).write_text("words\n")
@@ -162,7 +203,7 @@ def test_text_of_another_split_that_is_read_is_noted(clone: Path, tmp_path: Path
 
 def test_a_split_that_is_held_out_is_not_called_unread(clone: Path) -> None:
     (note,) = unread_files([Domain(name="d", path=str(clone), validation="validation")])
-    assert "not: test (1). Name" in note
+    assert "other splits are not (test: test.jsonl). Name" in note
     (clone / "test.jsonl").unlink()
     assert not unread_files([Domain(name="d", path=str(clone), validation="validation")])
 

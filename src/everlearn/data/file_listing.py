@@ -9,7 +9,7 @@ from pathlib import Path
 from everlearn.data.arrow_rows import stored_rows
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files
-from everlearn.data.folders import NO_DATA, inside, split_of
+from everlearn.data.folders import NO_DATA, clear_split, inside, split_of
 from everlearn.data.readers import folder_of, format_of, is_plain_text, read_rows
 from everlearn.data.whole_files import WHOLE
 from everlearn.errors import DataError
@@ -63,9 +63,10 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
         return
     other = corpus.held_out_corpus
     held_out = [] if other is None or other.on_hub else local_files(other)
-    folder = folder_of(corpus.path)
+    folder, split = folder_of(corpus.path), ""
     if folder is not None:
         found = inside(folder, format_of, corpus.split)
+        split = found.split
         uses = {
             READ: found.read,
             f"another split than '{found.split}'": [path for paths in found.others.values() for path in paths],
@@ -77,15 +78,18 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
     for use, paths in uses.items():
         for path in paths:
             if use == READ or path not in held_out:
-                yield path, _split(path, folder), use
+                yield path, _split(path, folder, split), use
     for path in held_out:
-        yield path, _split(path, folder), HELD_OUT
+        yield path, _split(path, folder, split), HELD_OUT
 
 
-def _split(path: Path, folder: Path | None) -> str:
-    """Return the split that the name of a file, or a folder inside of the corpus, tells; "" if none."""
+def _split(path: Path, folder: Path | None, read: str) -> str:
+    """Return the split that the name of a file, or a folder inside of the corpus, tells; "" if none.
+
+    Where no split is read, a name of prose that only has the word in it, such as "the test of time", tells none.
+    """
     inside = path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else Path(path.name)
-    return split_of(inside) or ""
+    return (split_of(inside) if read else clear_split(inside, format_of(path))) or ""
 
 
 def _rows(path: Path, size: int, corpus: Domain) -> int | None:

@@ -51,6 +51,7 @@ class Inside:
     """The files of a folder.
 
     Attributes:
+        folder: the folder.
         read: the files to read.
         others: split → files that are not read.
         split: split that is read; "" if the file names do not indicate splits.
@@ -60,6 +61,7 @@ class Inside:
         together: folders inside this one with files of the same names, which are read together.
     """
 
+    folder: Path
     read: list[Path]
     others: dict[str, list[Path]] = field(default_factory=dict)
     split: str = ""
@@ -78,19 +80,20 @@ class Inside:
         notes = []
         others = {split: files for split, files in self.others.items() if split != held_out}
         if others:
-            rest = ", ".join(f"{split} ({len(files)})" for split, files in others.items())
             notes.append(
-                f"Of '{name}' the split '{self.split}' is read; files of other splits are not: {rest}. Name a file to "
-                "read it, for example in `validation`."
+                f"Of '{name}' the split '{self.split}' is read, which names of files or folders tell; other splits are "
+                f"not ({_by_name(others, self.folder)}). Name a file to read it, for example in `validation`. If these "
+                "names mean no splits, name all files by a pattern in `path`."
             )
         if unnamed := self.unread.get(NO_SPLIT):
             notes.append(
                 f"Of '{name}' {wording.count(len(unnamed), 'file')} without a split in the name "
-                f"{'is' if len(unnamed) == 1 else 'are'} not read, because others have one: {_names(unnamed)}. To read "
-                "all files, name them by a pattern in `path`, or put the split into each name."
+                f"{'is' if len(unnamed) == 1 else 'are'} not read, because others have one: "
+                f"{_names(unnamed, self.folder)}. To read all files, name them by a pattern in "
+                "`path`, or put the split into each name."
             )
         if self.odd:
-            notes.append(odd_note(name, self.odd))
+            notes.append(odd_note(name, self.odd, self.folder))
         if self.together:
             notes.append(
                 f"Of '{name}' the folders {_listed(self.together)} are read together, and hold files of the same "
@@ -150,7 +153,7 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], *wanted: str) 
     found = {name: [folder / path for path in paths] for name, paths in splits.items()}
     if not found:
         read = [folder / path for path in data]
-        return Inside(read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, wanted[0]))
+        return Inside(folder, read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, wanted[0]))
     split = next((each for each in wanted if each in found), None)
     if split is None:
         names = ", ".join(f"'{name}'" for name in found if name)
@@ -158,7 +161,7 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], *wanted: str) 
     if unnamed := found.pop("", []):
         unread[NO_SPLIT] = unnamed
     together = _together(splits[split])
-    return Inside(found.pop(split), found, split, beside, unread, together=together)
+    return Inside(folder, found.pop(split), found, split, beside, unread, together=together)
 
 
 def odd_splits(
@@ -174,27 +177,30 @@ def odd_splits(
     """
     odd: dict[str, list[Path]] = {}
     for path in files:
-        split = _strict_split(path, format_of(path))
+        split = clear_split(path, format_of(path))
         if split and split != wanted:
             odd.setdefault(split, []).append(root / path)
     return odd
 
 
-def odd_note(name: str, odd: dict[str, list[Path]]) -> str:
-    """Return a note on files that are read although their names indicate other splits."""
-    shown = "; ".join(f"{split}: {_names(paths)}" for split, paths in odd.items())
+def odd_note(name: str, odd: dict[str, list[Path]], root: Path) -> str:
+    """Return a note on files inside a folder that are read although their names indicate other splits."""
     return (
-        f"Of '{name}' files are read, and learnt, whose names indicate another split ({shown}). If they are for "
-        "testing, name the other files in `path`."
+        f"Of '{name}' files are read, and learnt, whose names indicate another split ({_by_name(odd, root)}). If they "
+        "are for testing, name the other files in `path`."
     )
 
 
-def _names(paths: Sequence[Path]) -> str:
-    return _listed([path.name for path in paths])
+def _by_name(splits: dict[str, list[Path]], root: Path) -> str:
+    return "; ".join(f"{split}: {_names(paths, root)}" for split, paths in splits.items())
+
+
+def _names(paths: Sequence[Path], root: Path) -> str:
+    return _listed([path.relative_to(root).as_posix() for path in paths])
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
 
 
 def _is_card(path: Path, suffix: str | None) -> bool:
@@ -204,12 +210,12 @@ def _is_card(path: Path, suffix: str | None) -> bool:
 def _by_split(files: Sequence[Path], format_of: Callable[[Path], str | None]) -> dict[str, list[Path]]:
     """Group files by the split in their names, those without one under ""; empty if the names indicate fewer than two.
 
-    Where some names of prose have no split, those of the others must be nothing but one, and one of them `train`: a
-    folder of documents may well have some on training and testing.
+    Where some names of prose have no split, those of the others, or of their folders, must be nothing but one, and one
+    of them `train`: a folder of documents may well have some on training and testing.
     """
     told = [split_of(path) for path in files]
     if None in told:
-        told = [_strict_split(path, format_of(path)) for path in files]
+        told = [clear_split(path, format_of(path)) for path in files]
         if all(format_of(path) in _PROSE for path in files) and "train" not in told:
             return {}
     found: dict[str, list[Path]] = {}
@@ -218,13 +224,14 @@ def _by_split(files: Sequence[Path], format_of: Callable[[Path], str | None]) ->
     return found if len(found.keys() - {""}) > 1 else {}
 
 
-def _strict_split(path: Path, suffix: str | None) -> str | None:
-    """Return the split that the name of a table indicates, or the name of prose if it is nothing else."""
+def clear_split(path: Path, suffix: str | None) -> str | None:
+    """Return the split that the name of a table indicates, or that of prose or of its folder if it is nothing else."""
     if suffix in WHOLE:
         return None
     if suffix not in _PROSE:
         return split_of(path)
-    match = _SPLIT_OF_PROSE.fullmatch(path.name.split(suffix)[0])
+    names = (path.name.split(suffix)[0], *reversed(path.parts[:-1]))
+    match = next(filter(None, map(_SPLIT_OF_PROSE.fullmatch, names)), None)
     return SPLITS[match[1].lower()] if match else None
 
 

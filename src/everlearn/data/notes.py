@@ -64,7 +64,7 @@ def unread_files(corpora: Sequence[Domain]) -> list[str]:
             files = [file.relative_to(root) for file in local_files(part)]
             odd = odd_splits(files, format_of, root, part.split)
             if odd and (len(odd) > 1 or len(files) > sum(map(len, odd.values()))):  # or else the split is what is meant
-                notes.append(odd_note(part.name, odd))
+                notes.append(odd_note(part.name, odd, root))
     return notes
 
 
