@@ -11,10 +11,9 @@ as learning speed.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +26,7 @@ from everlearn.evaluation.metrics import register_mean
 from everlearn.evaluation.statistics import generator
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.predictors.predictor import Predictor
-from everlearn.tasks.fine_tuning import probabilities_after
+from everlearn.tasks.fine_tuning import how, probabilities_after
 from everlearn.tasks.labelled import CodelengthTask, LabelledSet, read_labelled
 
 PERCENT = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.25, 12.5, 25, 50, 100)
@@ -100,9 +99,7 @@ class Codelength(Task):
                     known.take(new),
                     self.config.steps,
                     seed=seed,
-                    device=conditions.device,
-                    bf16=conditions.bf16,
-                    progress=conditions.progress and functools.partial(_advance, conditions.progress, done),
+                    **how(conditions, done),
                 )
                 right = probabilities[np.arange(len(new)), known.labels[new]]
                 bits[number, new] = -np.log2(np.maximum(right, np.finfo(np.float64).tiny))
@@ -117,7 +114,3 @@ class Codelength(Task):
             conditions.seeds,
             fingerprint=self.fingerprint(),
         )
-
-
-def _advance(told: Callable[[int], None], done: int, step: int) -> None:
-    told(done + step)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from everlearn.errors import DataError, ModelError, TrainingDiverged, first_line
 from everlearn.evaluation.cell import Cell, classification_cell
 from everlearn.evaluation.statistics import generator
+from everlearn.evaluation.task import Conditions
 from everlearn.model.loading import config_of
 from everlearn.predictors.predictor import Checkpoint, Predictor, Prepare, models_of
 from everlearn.seeding import seeded
@@ -55,6 +56,29 @@ def steps_of(task: EndTask | GlueTask, train: LabelledSet) -> int:
     return max(1, round(task.epochs * -(-len(train.texts) // task.batch_size)))
 
 
+class How(TypedDict, total=False):
+    """Options of a fine-tuning."""
+
+    prepare: Prepare | None
+    """Takes the classifier before training and returns the one to train. Methods that evaluate with adapters, gates or
+    prompts add them here. Frozen parameters are not trained."""
+    device: torch.device | str
+    bf16: bool
+    """Compute in bfloat16 (autocast); weights stay float32."""
+    progress: Callable[[int], None] | None
+    """Called with the number of optimizer steps done, out of :func:`steps_of`, times the seeds if there are several."""
+
+
+def how(conditions: Conditions, done: int = 0) -> How:
+    """Return the options under which a task is measured, after so many steps."""
+    return How(device=conditions.device, bf16=conditions.bf16, progress=_further(conditions.progress, done))
+
+
+def _further(told: Callable[[int], None] | None, done: int) -> Callable[[int], None] | None:
+    """Return a progress function that counts on from `done`."""
+    return None if told is None else lambda more: told(done + more)
+
+
 def evaluate_task(
     model: str | Path | nn.Module | Predictor,
     tokenizer: PreTrainedTokenizerBase,
@@ -62,33 +86,29 @@ def evaluate_task(
     train: LabelledSet,
     test: LabelledSet,
     seeds: Sequence[int],
-    *,
-    prepare: Prepare | None = None,
-    device: torch.device | str = "cpu",
-    bf16: bool = False,
-    progress: Callable[[int], None] | None = None,
+    **how: Unpack[How],
 ) -> Cell:
-    """Fine-tune once per seed; arguments as of :func:`fine_tune`, `progress` counts the steps of all seeds."""
-    steps = steps_of(task, train)
-    predictions = []
-    for number, seed in enumerate(seeds):
-        advance = None if progress is None else (lambda done, n=number: progress(n * steps + done))
-        predictions.append(
-            fine_tune(
-                model,
-                tokenizer,
-                task,
-                train,
-                test,
-                seed=seed,
-                prepare=prepare,
-                device=device,
-                bf16=bf16,
-                progress=advance,
-            )
-        )
+    """Fine-tune once per seed; arguments as of :func:`fine_tune`."""
+    predictions = by_seed(model, tokenizer, task, train, test, seeds, **how).argmax(-1)
     classes = np.unique(np.asarray(train.labels, np.int64))
-    return classification_cell(test.labels, np.stack(predictions), classes, tuple(seeds), task.f1, task=task.name)
+    return classification_cell(test.labels, predictions, classes, tuple(seeds), task.f1, task=task.name)
+
+
+def by_seed(
+    model: str | Path | nn.Module | Predictor,
+    tokenizer: PreTrainedTokenizerBase,
+    task: EndTask | GlueTask,
+    train: LabelledSet,
+    test: LabelledSet,
+    seeds: Sequence[int],
+    **how: Unpack[How],
+) -> NDArray[np.float64]:
+    """Return what :func:`probabilities_after` does, for each seed, [seeds, len(test.texts), classes]."""
+    steps, told, found = steps_of(task, train), how.get("progress"), []
+    for number, seed in enumerate(seeds):
+        own = how | How(progress=_further(told, number * steps))
+        found.append(probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **own))
+    return np.stack(found)
 
 
 def fine_tune(
@@ -99,10 +119,7 @@ def fine_tune(
     test: LabelledSet,
     *,
     seed: int,
-    prepare: Prepare | None = None,
-    device: torch.device | str = "cpu",
-    bf16: bool = False,
-    progress: Callable[[int], None] | None = None,
+    **how: Unpack[How],
 ) -> NDArray[np.int64]:
     """Fine-tune a copy with a fresh classification head and predict the test set.
 
@@ -117,11 +134,7 @@ def fine_tune(
         train: labelled texts to learn from.
         test: labelled texts to predict; their labels are not read.
         seed: seed of head, order and dropout.
-        prepare: takes the classifier before training and returns the one to train. Methods that evaluate with
-            adapters, gates or prompts add them here. Frozen parameters are not trained.
-        device: device to train on.
-        bf16: compute in bfloat16 (autocast); weights stay float32.
-        progress: called with the number of optimizer steps done, out of :func:`steps_of`.
+        how: options (:class:`How`).
 
     Returns:
         Predicted label numbers, int64 [len(test.texts)].
@@ -130,20 +143,8 @@ def fine_tune(
         ModelError: transformers has no classification head for the architecture, or there is no token to pad with.
         TrainingDiverged: the loss is not finite.
     """
-    probabilities = probabilities_after(
-        model,
-        tokenizer,
-        task,
-        train,
-        test,
-        steps_of(task, train),
-        seed=seed,
-        prepare=prepare,
-        device=device,
-        bf16=bf16,
-        progress=progress,
-    )
-    return probabilities.argmax(-1)
+    steps = steps_of(task, train)
+    return probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **how).argmax(-1)
 
 
 def probabilities_after(
@@ -155,17 +156,14 @@ def probabilities_after(
     steps: int,
     *,
     seed: int,
-    prepare: Prepare | None = None,
-    device: torch.device | str = "cpu",
-    bf16: bool = False,
-    progress: Callable[[int], None] | None = None,
+    **how: Unpack[How],
 ) -> NDArray[np.float64]:
     """Return the class probabilities, [len(test.texts), classes], after `steps` steps of :func:`fine_tune`.
 
     If the labels of `train` are values, so that it has no label names, the model has one output, learns with the mean
     squared error, and its outputs are returned, [len(test.texts), 1].
     """
-    place = torch.device(device)
+    place, bf16 = torch.device(how.get("device", "cpu")), how.get("bf16", False)
 
     def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
         with seeded("end task", seed):
@@ -174,11 +172,11 @@ def probabilities_after(
             if prepare is not None:
                 classifier = prepare(classifier)
             encode = _Encoder(tokenizer, _limit([classifier], tokenizer, task), classifier.config, task.name)
-            _train(classifier, encode, task, train, steps, seed, place, bf16, progress)
+            _train(classifier, encode, task, train, steps, seed, place, bf16, how.get("progress"))
             trained: nn.Module = classifier.eval()
             return trained
 
-    predictor = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=prepare)  # type: ignore[arg-type]
+    predictor = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=how.get("prepare"))  # type: ignore[arg-type]
     tuned = predictor.fine_tuned(tune)
     classifiers = models_of(tuned)
     encode = _Encoder(tokenizer, _limit(classifiers, tokenizer, task), classifiers[0].config, task.name)

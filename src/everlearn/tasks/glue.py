@@ -5,17 +5,14 @@ The eight classification tasks are learnt with cross-entropy, STS-B with one out
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from functools import cached_property
-
-import numpy as np
 
 from everlearn.data.blocks import hash_of
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.predictors.predictor import Predictor
-from everlearn.tasks.fine_tuning import probabilities_after, steps_of
+from everlearn.tasks.fine_tuning import by_seed, how, steps_of
 from everlearn.tasks.glue_formats import FORMATS, GlueTask
 from everlearn.tasks.glue_reader import GlueSets, read_glue
 from everlearn.tasks.labelled import notes_on
@@ -64,25 +61,7 @@ class GlueEvaluation(Task):
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         form, (train, test, part, _) = FORMATS[self.config.task], self.sets
-        steps, outputs = steps_of(self.config, train), []
-        for number, seed in enumerate(conditions.seeds):
-            told = conditions.progress
-            outputs.append(
-                probabilities_after(
-                    predictor,
-                    conditions.tokenizer,
-                    self.config,
-                    train,
-                    test,
-                    steps,
-                    seed=seed,
-                    device=conditions.device,
-                    bf16=conditions.bf16,
-                    progress=told
-                    and functools.partial(lambda told, done, step: told(done + step), told, number * steps),
-                )
-            )
-        every = np.stack(outputs)
+        every = by_seed(predictor, conditions.tokenizer, self.config, train, test, conditions.seeds, **how(conditions))
         outcomes, given = {"values": every[..., 0]}, {"target": test.labels}
         facts: dict[str, object] = {"scores": list(form.scores)}
         if form.labels:
