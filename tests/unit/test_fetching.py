@@ -89,7 +89,7 @@ def test_files_are_fetched_once_and_found_by_later_calls(address: str, tmp_path:
     ASKED.clear()
     assert fetch(own) == folder
     assert ASKED == []
-    assert data_folder("own", "EVERLEARN_NOTHING", None, "how") == folder.resolve()
+    assert data_folder("own", "EVERLEARN_NOTHING", "how") == folder.resolve()
     (folder / "in/two.json").write_bytes(b"spoilt")
     fetch(own)
     assert ASKED == ["/a/two.json"]

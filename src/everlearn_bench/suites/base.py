@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -142,6 +142,11 @@ class Suite(GridTemplate):
             DataError: the data that it is built from is missing.
         """
         raise NotImplementedError
+
+    def check_address(self, inside: str, known: Iterable[str]) -> None:
+        """Raise ``RecipeError`` unless an address is one of the suite's."""
+        if inside not in (listed := list(known)):
+            raise RecipeError(f"The suite '{self.name}' has no '{inside}'.{did_you_mean(inside, listed)}")
 
     # -- the recipe -------------------------------------------------------------------------------------------
 

@@ -24,14 +24,14 @@ def cache_folder(suite: str) -> Path:
     return user_cache() / suite
 
 
-def data_folder(cache: str, variable: str, given: Path | str | None, how: str) -> Path:
+def data_folder(cache: str, variable: str, how: str, given: Path | str | None = None) -> Path:
     """Return the data folder of a suite: the given one, that of the environment variable, or the fetched data.
 
     Args:
         cache: name of the folder in the cache.
         variable: name of the environment variable.
-        given: the folder, or None.
         how: a sentence on what is needed and how to name it, for the error message.
+        given: the folder, or None.
 
     Raises:
         DataError: no folder is named and nothing was fetched, or the folder does not exist.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from everlearn.errors import DataError
@@ -22,18 +23,8 @@ HOW = (
     "arc_challenge}.jsonl.gz`; docs/bench.md says what their columns are. `everlearn bench code --data fetch` gets "
     "them."
 )
-
-
-def data_folder(given: Path | str | None = None) -> Path:
-    """Return the folder with the data of the suite.
-
-    Args:
-        given: the folder; by default the value of the environment variable EVERLEARN_CODE, or the fetched data.
-
-    Raises:
-        DataError: no folder is named, or it does not exist.
-    """
-    return derived.data_folder("code", VARIABLE, given, HOW)
+data_folder = partial(derived.data_folder, "code", VARIABLE, HOW)
+"""Return the folder with the data of the suite: the given one, that of the variable, or the fetched data."""
 
 
 def find(task: str, folder: Path) -> Path:

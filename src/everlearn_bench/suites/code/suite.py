@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from everlearn.errors import RecipeError, did_you_mean
+from everlearn.errors import RecipeError
 from everlearn.grid.template import System
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.code import corpus, files
@@ -36,8 +36,7 @@ class Code(Suite):
         """Return a part of the functions of installed libraries, or the file of an end task."""
         parts = [f"{part}.jsonl" for part in corpus.PARTS]
         known = [*parts, *(f"{task}.jsonl" for task in files.FILES)]
-        if inside not in known:
-            raise RecipeError(f"The suite 'code' has no '{inside}'.{did_you_mean(inside, known)}")
+        self.check_address(inside, known)
         if inside in parts:
             return corpus.build() / inside
         return files.find(inside.removesuffix(".jsonl"), files.data_folder(self.data))

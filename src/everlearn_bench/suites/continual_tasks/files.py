@@ -46,7 +46,7 @@ def data_folder(given: Path | str | None = None) -> Path:
     named = given if given is not None else os.environ.get(VARIABLE)
     if named is not None and str(named) == WORD:
         return ON_HUB
-    return made.data_folder(CACHE, VARIABLE, given, HOW)
+    return made.data_folder(CACHE, VARIABLE, HOW, given)
 
 
 def published(task: TextTask, folder: Path) -> tuple[Path, ...]:

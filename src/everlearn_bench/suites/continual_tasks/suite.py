@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from everlearn.config.reading import read_yaml
-from everlearn.errors import RecipeError, did_you_mean
 from everlearn.grid.template import Metric
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.continual_tasks.claims import LONG_CLAIMS, STANDARD_CLAIMS
@@ -37,7 +35,9 @@ class ContinualTasks(Suite):
 
     def locate(self, inside: str) -> Path:
         """Return the file of prompts and answers of a task."""
-        return locate(inside, self.name, self.domains, self.data, self.config.names)
+        self.check_address(inside, (f"{task}/{part}.jsonl" for task in self.domains for part in PARTS))
+        task, part = inside.removesuffix(".jsonl").split("/")
+        return task_file(task, part, data_folder(self.data), self.config.names)
 
     def begin(self, raw: dict[str, Any]) -> None:
         """Configure how tasks are answered, and set their labels."""
@@ -85,24 +85,3 @@ class LongSequence(ContinualTasks):
     claims = LONG_CLAIMS
     systems = LONG_SYSTEMS
     sources = sources(LONG[4])
-
-
-def locate(inside: str, suite: str, tasks: Iterable[str], data: Path | None = None, names: bool = True) -> Path:
-    """Return the file at an address, built on demand.
-
-    Args:
-        inside: the address after ``suite:NAME/``.
-        suite: name of the suite.
-        tasks: tasks of the suite.
-        data: the data folder; by default that of the environment variable, or the fetched data.
-        names: whether prompts name task and dataset.
-
-    Raises:
-        RecipeError: there is no such address.
-        DataError: the data that it is built from is missing.
-    """
-    known = [f"{task}/{part}.jsonl" for task in tasks for part in PARTS]
-    if inside not in known:
-        raise RecipeError(f"The suite '{suite}' has no '{inside}'.{did_you_mean(inside, known)}")
-    task, part = inside.removesuffix(".jsonl").split("/")
-    return task_file(task, part, data_folder(data), names)

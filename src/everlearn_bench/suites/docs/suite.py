@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everlearn.errors import RecipeError, did_you_mean
 from everlearn_bench.suites import docs
 from everlearn_bench.suites.base import Suite, register_suite
 
@@ -17,25 +16,12 @@ class Docs(Suite):
 
     def locate(self, inside: str) -> Path:
         """Return the file of a corpus or of an end task, or the folder of the base model."""
-        return locate(inside)
+        if inside == "base":
+            return docs.base_path()
+        if inside == "start":
+            from everlearn_bench.suites.docs.base_model import start_folder
 
-
-def locate(inside: str) -> Path:
-    """Return the file or folder at an address, built on demand.
-
-    Args:
-        inside: the address after ``suite:docs/``.
-
-    Raises:
-        RecipeError: there is no such file.
-    """
-    if inside == "base":
-        return docs.base_path()
-    if inside == "start":
-        from everlearn_bench.suites.docs.base_model import start_folder
-
-        return start_folder()
-    files = {f"{name}.jsonl": path for name, path in docs.build().items()}
-    if inside not in files:
-        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, files)}")
-    return files[inside]
+            return start_folder()
+        files = {f"{name}.jsonl": path for name, path in docs.build().items()}
+        self.check_address(inside, files)
+        return files[inside]

@@ -161,5 +161,5 @@ def _folder(data: Path | None) -> Path | None:
     """
     folder: Path | None = None
     if data is not None or os.environ.get(VARIABLE) or (made.cache_folder(stream.NAME) / made.FETCHED).is_dir():
-        folder = made.data_folder(stream.NAME, VARIABLE, data, HOW)
+        folder = made.data_folder(stream.NAME, VARIABLE, HOW, data)
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from everlearn.errors import DataError
@@ -23,18 +24,8 @@ HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to {LAYOUT}. `everlearn bench {NAME} --data fetch` gets what "
     "can be fetched of it."
 )
-
-
-def data_folder(given: Path | str | None = None) -> Path:
-    """Return the folder with the data of the suite.
-
-    Args:
-        given: the folder; by default the value of the environment variable EVERLEARN_SIX_DOMAINS, or the fetched data.
-
-    Raises:
-        DataError: no folder is named, or it does not exist.
-    """
-    return made.data_folder(NAME, VARIABLE, given, HOW)
+data_folder = partial(made.data_folder, NAME, VARIABLE, HOW)
+"""Return the folder with the data of the suite: the given one, that of the variable, or the fetched data."""
 
 
 def find(folder: Path, name: str, wanted_for: str, instead: str) -> Path:
@@ -63,6 +54,5 @@ def derived(kind: str, sources: Sequence[Path], code: str, write: Callable[[Path
     return made.derived(NAME, kind, sources, (digest(Path(code)),), write)
 
 
-def cache_folder() -> Path:
-    """Return the cache folder ``six-domains``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
-    return made.cache_folder(NAME)
+cache_folder = partial(made.cache_folder, NAME)
+"""Return the cache folder ``six-domains``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
