@@ -22,7 +22,6 @@ from everlearn.data.windows import Windows
 from everlearn.errors import DataError, ModelError
 from everlearn.evaluation import METRICS, Cell, percentiles, resample, text_cell
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, main_documents, row_widths
-from everlearn.evaluation.statistics import bootstrap_ratio
 from everlearn.model.objectives import make_objective
 from everlearn.tasks.held_out import HeldOut
 
@@ -333,12 +332,6 @@ def test_rows_of_a_document_are_drawn_together(documents: int) -> None:
     # Of a single document its rows are drawn.
     alone = text_cell(nats, items, 4.0, given={DOCUMENT: np.zeros(10 * documents, np.int64)}, task="a", row="base")
     assert interval(alone) == (first, last)
-    # A ratio's samples are drawn by the same rule.
-    np.testing.assert_allclose(
-        bootstrap_ratio(nats, items, groups=document, seed=0),
-        bootstrap_ratio(nats.reshape(-1, 10).sum(1), np.full(documents, 310), seed=0),
-        rtol=1e-12,
-    )
 
 
 @pytest.mark.parametrize("units", [2, 3, 5, 9, 20])
@@ -346,11 +339,12 @@ def test_intervals_of_few_documents_are_student_s_t(units: int) -> None:
     rng = np.random.default_rng(units)
     nats, items = rng.normal(100, 10, units), np.full(units, 31.0)
     half = t.ppf(0.975, units - 1) * nats.std(ddof=1) / np.sqrt(units) / 31
-    low, high = percentiles(bootstrap_ratio(nats, items, seed=0, resamples=100_000)[:, 0])
+    cell = text_cell(nats, items, 1.0, task="a", row="base")
+    drawn = resample([cell], [METRICS["loss"]], seed=0, resamples=100_000)["loss"].samples
+    low, high = (float(end) for end in percentiles(drawn[:, 0]))
     mean = nats.sum() / items.sum()
     tolerance = 0.15 if units == 2 else 0.04
     assert (low, high) == pytest.approx((mean - half, mean + half), abs=tolerance * half)
-    cell = text_cell(nats, items, 1.0, task="a", row="base")
     assert interval(cell) == pytest.approx((low / np.log(2), high / np.log(2)), abs=2 * tolerance * half)
 
 
@@ -363,9 +357,8 @@ def test_nineteen_of_twenty_intervals_hold_the_truth(documents: int) -> None:
     held = []
     for trial in range(400):
         nats = 100 + rng.normal(size=documents)[document] + rng.normal(size=len(document))
-        low, high = percentiles(
-            bootstrap_ratio(nats, np.ones_like(nats), groups=document, seed=trial, resamples=1000)[:, 0]
-        )
+        cell = text_cell(nats, np.ones_like(nats), 1.0, given={DOCUMENT: document})
+        low, high = percentiles(resample([cell], [METRICS["loss"]], seed=trial, resamples=1000)["loss"].samples[:, 0])
         held.append(low <= 100 <= high)
     assert 0.9 < np.mean(held) < 0.99
 

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.evaluation import METRICS, resample, text_cell
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import DOCUMENT
-from everlearn.evaluation.quantities import estimate
-from everlearn.evaluation.statistics import FEW, Floats, bootstrap_ratio
+from everlearn.evaluation.statistics import FEW, Floats
 from everlearn.evaluation.task import Conditions
 from everlearn.model.depth import places
 from everlearn.model.objectives import IGNORE
@@ -211,8 +211,9 @@ def functional_drift(before: Predictor, after: Predictor, task: HeldOutText, how
             sums.append(kl)
             items.append(count)
     above, below = np.concatenate(sums), np.concatenate(items)
-    samples = bootstrap_ratio(above, below, groups=task.held_out.rows.get(DOCUMENT), seed=("drift", task.name))[:, 0]
-    return estimate(float(above.sum() / below.sum()), samples)
+    documents = task.held_out.rows.get(DOCUMENT)
+    cell = text_cell(above, below, 1.0, given={} if documents is None else {DOCUMENT: documents})
+    return resample([cell], [METRICS["loss"]], seed=("drift", task.name))["loss"].of(0)
 
 
 def _by_block(

@@ -240,14 +240,12 @@ def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> No
     """Add a column from scores of [the earlier checkpoint, the later one, blends …]."""
     apart = scores.change().sign not in (0, None)
     found.roles[name] = role
-    found.ends[name] = scores.estimate(lambda u: u[..., 0]), scores.estimate(lambda u: u[..., 1])
-    found.found[name] = []
-    for place in range(2, len(found.blends) + 2):
-        here = Resampled(scores.values[[0, 1, place]], scores.samples[:, [0, 1, place]])
-        found.found[name].append(_returned(here, apart))
+    found.ends[name] = scores.of(0), scores.of(1)
 
+    def way(place: int) -> Estimate:
+        return scores.estimate(lambda u: (u[..., 1] - u[..., place]) / (u[..., 1] - u[..., 0]))
 
-def _returned(scores: Resampled, apart: bool) -> Returned:
-    """Return the numbers of a blend from scores of [the earlier checkpoint, the later one, a blend]."""
-    way = scores.estimate(lambda u: (u[..., 1] - u[..., 2]) / (u[..., 1] - u[..., 0])) if apart else Estimate()
-    return Returned(scores.estimate(lambda u: u[..., 2]), scores.change(1, 2), way)
+    found.found[name] = [
+        Returned(scores.of(place), scores.change(1, place), way(place) if apart else Estimate())
+        for place in range(2, len(found.blends) + 2)
+    ]

@@ -31,6 +31,10 @@ class Resampled(NamedTuple):
         """Return a number of scores [..., cells], such as a difference of two, with its interval."""
         return estimate(of(self.values), of(self.samples))
 
+    def of(self, cell: int) -> Estimate:
+        """Return the score of a cell, with its interval."""
+        return self.estimate(lambda u: u[..., cell])
+
     def change(self, after: int = 1, before: int = 0) -> Estimate:
         """Return the difference of two cells, paired, with its interval."""
         return self.estimate(lambda u: u[..., after] - u[..., before])

@@ -1,4 +1,4 @@
-"""Compute bootstrap intervals of ratios.
+"""Draw the examples of a bootstrap, and return its intervals.
 
 Everything is seeded, vectorised NumPy in float64. The bootstrap draws the examples of one run (held-out documents, test
 examples), of which there are many. A handful of runs is too few to draw from: their intervals are in
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from everlearn.seeding import seed_for
 
@@ -78,44 +78,3 @@ def percentiles(samples: Floats) -> tuple[Floats, Floats]:
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(samples, [tail, 1 - tail], axis=0)
     return low, high
-
-
-def bootstrap_ratio(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    *,
-    groups: NDArray[np.integer] | None = None,
-    seed: object,
-    resamples: int = RESAMPLES,
-) -> Floats:
-    """Return bootstrap samples of Σ numerator / Σ denominator over units, for several rows on the same units.
-
-    A resample draws the same units for every row, so that differences between rows are paired (B. Efron and R.
-    Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8). With fewer than :data:`FEW` units the draws are replaced
-    by :func:`multipliers`.
-
-    Args:
-        numerators: [rows, units]; a row may be all NaN (not measured).
-        denominators: [rows, units], such as the number of labels per block.
-        groups: group of each unit, [units], such as the document of each block: units of one group are drawn together
-            (:func:`drawn_together`); None if each unit is a group of its own.
-        seed: seed of the draws.
-        resamples: number of resamples.
-
-    Returns:
-        [resamples, rows]; all NaN if there are fewer than two units.
-    """
-    above, below = np.atleast_2d(np.asarray(numerators, float)), np.atleast_2d(np.asarray(denominators, float))
-    if groups is not None:
-        owner = drawn_together(groups)
-        above, below = (np.stack([np.bincount(owner, row) for row in rows]) for rows in (above, below))
-    units = above.shape[1]
-    if units < 2:
-        return np.full((resamples, len(above)), np.nan)
-    rng = generator("bootstrap", seed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if units < FEW:
-            ratio, size = above.sum(1) / below.sum(1), below.sum(1)
-            return ratio + multipliers(units, resamples, rng) @ (above - ratio[:, None] * below).T / size
-        parts = [(w @ above.T) / (w @ below.T) for w in draws(units, resamples, rng)]
-    return np.concatenate(parts)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from everlearn.diagnostics.diff.changes import BITS, End, ends_of
+from everlearn.diagnostics.diff.changes import End, ends_of
 from everlearn.diagnostics.diff.passages import TextPassage
 from everlearn.diagnostics.diff.scoring import TokenLosses
-from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import estimate
-from everlearn.evaluation.statistics import bootstrap_ratio
+from everlearn.evaluation import METRICS, Estimate, resample, text_cell
+from everlearn.evaluation.held_out_rows import DOCUMENT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,9 +73,9 @@ def compare(
     kept = items > 0
     documents = np.array([passage.document for passage in passages])[kept]
     count = len(np.unique(documents))
-    bits, size = np.stack([nats, after.sums()[0]])[:, kept] / BITS, scored[kept]
-    levels = bits.sum(1) / size.sum()
-    draws = bootstrap_ratio(bits, np.broadcast_to(size, bits.shape), groups=documents, seed=("diff", name))
+    given = {"bytes": scored[kept], DOCUMENT: documents}
+    cells = [text_cell(own[kept], items[kept], 1.0, given=given) for own in (nats, after.sums()[0])]
+    scores = resample(cells, [METRICS["bits_per_byte"]], seed=("diff", name))["bits_per_byte"]
     lost, gained = ends_of(passages, before, after, scored, tokenizer)
     return TextDifference(
         name,
@@ -85,9 +84,9 @@ def compare(
         tokens=int(items.sum()),
         bytes=round(float(scored.sum())),
         unit="documents" if count > 1 else "passages",
-        before=estimate(levels[0], draws[:, 0]),
-        after=estimate(levels[1], draws[:, 1]),
-        difference=estimate(levels[1] - levels[0], draws[:, 1] - draws[:, 0]),
+        before=scores.of(0),
+        after=scores.of(1),
+        difference=scores.change(),
         by_token=before.same_tokens(after),
         lost=lost,
         gained=gained,
