@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +38,7 @@ from everlearn.report.figures.frontiers import Frontiers
 from everlearn.report.figures.swept import Swept
 from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.html import render, top_figure
-from everlearn.report.tables import Table, TableCell, for_markdown, for_terminal, latex_table
+from everlearn.report.tables import Table, TableCell, csv_text, for_markdown, for_terminal, latex_table
 from everlearn.report.verdict import paragraphs
 from everlearn.version import __version__
 
@@ -252,15 +250,13 @@ class GridPage:
 
     def csv(self) -> str:
         """Return one number of one cell a line."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["entry", "order", "seed", "number", "value"])
-        for line in self.lines:
-            for (order, seed), numbers in line.rows.items():
-                for name, value in numbers.items():
-                    row = (line.entry, *("" if x is None else x for x in (order, seed)), name, value)
-                    writer.writerow(map(fmt.no_formula, row))
-        return file.getvalue()
+        rows = (
+            (line.entry, *unit, name, value)
+            for line in self.lines
+            for unit, numbers in line.rows.items()
+            for name, value in numbers.items()
+        )
+        return csv_text(("entry", "order", "seed", "number", "value"), rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return the page as JSON data."""

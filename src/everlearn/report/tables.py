@@ -325,12 +325,19 @@ def _latex_cell(entry: TableCell) -> str:
 
 def csv(comparison: Comparison) -> str:
     """Return one estimate a line: run, metric, measure, column, value, low, high; an absent number is "–"."""
+    return csv_text(_COLUMNS, ([fmt.MISSING if x is None else x for x in row] for row in _rows(comparison)))
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV, in which no text is a formula; None is an empty field."""
     file = io.StringIO()
     writer = csv_module.writer(file, lineterminator="\n")
-    writer.writerow(["run", "metric", "measure", "column", "value", "low", "high"])
-    for row in _rows(comparison):
-        writer.writerow([fmt.MISSING if value is None else fmt.no_formula(value) for value in row])
+    writer.writerow(header)
+    writer.writerows(map(fmt.no_formula, row) for row in rows)
     return file.getvalue()
+
+
+_COLUMNS = ("run", "metric", "measure", "column", "value", "low", "high")
 
 
 def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
@@ -359,8 +366,7 @@ def json(comparison: Comparison) -> str:
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
     """Return the content of :func:`json`."""
-    rows = [dict(zip(("run", "metric", "measure", "column", "value", "low", "high"), row, strict=True))
-            for row in _rows(comparison)]  # fmt: skip
+    rows = [dict(zip(_COLUMNS, row, strict=True)) for row in _rows(comparison)]
     differences = [
         {
             "run": comparison.labels[run],

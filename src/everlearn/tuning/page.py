@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -201,20 +202,7 @@ def as_data(found: Found) -> dict[str, Any]:
 
 
 def _data(trial: Trial) -> Mapping[str, Any]:
-    return {
-        "row": trial.row,
-        "number": trial.number,
-        "state": trial.state,
-        "learning_rate": trial.learning_rate,
-        "methods": trial.methods,
-        "score": trial.score if math.isfinite(trial.score) else None,
-        "gained": list(trial.gained),
-        "learnt": trial.learnt,
-        "forgotten": trial.forgotten,
-        "drift": trial.drift,
-        "seconds": trial.seconds,
-        "why": trial.why,
-    }
+    return asdict(trial) | {"score": trial.score if math.isfinite(trial.score) else None}
 
 
 def write(found: Found, place: Path) -> Path:
