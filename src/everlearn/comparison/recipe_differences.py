@@ -94,9 +94,8 @@ class Effective:
 
 def unlike(runs: Sequence[Run]) -> Differences:
     """Return how these runs differ besides method and seed."""
-    each = [effective(run) for run in runs]
-    if all(run.settled for run in runs):
-        each = [_settled(one, run.settled) for one, run in zip(each, runs, strict=True)]
+    settled = all(run.settled for run in runs)
+    each = [_effective(run, settled) for run in runs]
     known = all(run.recipe for run in runs)
     shared = [name for name in runs[0].domains if all(name in run.domains for run in runs)]
     done = [_work(run) for run in runs]
@@ -133,21 +132,20 @@ def repeats(a: Run, b: Run, any_order: bool = False) -> bool:
     return not apart.ground and not apart.configuration and apart.spent.keys() <= {_ORDER}
 
 
-def effective(run: Run) -> Effective:
-    """Return the settings that were in effect in a run: those of its recipe, with training arguments of each domain."""
-    kept = _effective(run.recipe or "")
+def _effective(run: Run, settled: bool) -> Effective:
+    """Return the settings that were in effect in a run: those of its recipe, with training arguments of each domain.
+
+    If `settled`, they have the values that the model decided, without those that have no effect.
+    """
+    kept = _of_recipe(run.recipe or "")
     unsaid = {
         key: str(run.results[key])
         for key in ("model", "objective")
         if run.results.get(key) is not None and not {key, f"{key}.path"} & kept.ground.keys()
     }
-    return Effective({**kept.ground, **unsaid}, kept.domains, kept.train, kept.configuration, kept.general)
-
-
-def _settled(one: Effective, values: Mapping[str, Any]) -> Effective:
-    """Return the settings with the values that the model decided; those without effect are left out."""
-    kept = {key: value for key, value in one.ground.items() if key not in values}
-    return replace(one, ground=kept | {key: value for key, value in values.items() if value is not None})
+    values = run.settled if settled else {}
+    ground = {key: value for key, value in {**kept.ground, **unsaid}.items() if key not in values}
+    return replace(kept, ground=ground | {key: value for key, value in values.items() if value is not None})
 
 
 def _work(run: Run) -> dict[tuple[str, str], float]:
@@ -324,7 +322,7 @@ def _default(argument: str) -> str | None:
 
 
 @lru_cache(maxsize=512)
-def _effective(recipe: str) -> Effective:
+def _of_recipe(recipe: str) -> Effective:
     raw = read_saved(recipe)
     raw = dict(raw) if isinstance(raw, Mapping) else {}
     train = raw.pop("train", None)
