@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -17,6 +17,7 @@ from everlearn import plugins, wording
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from everlearn.data.file_listing import FileGroup
     from everlearn.learner import ContinualLearner
@@ -31,6 +32,10 @@ Overrides = Annotated[
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/first.")]
+Checkpoints = Annotated[
+    list[str],
+    typer.Argument(metavar="CHECKPOINT", help="Folders or hub ids, also LABEL=PATH; a run stands for its stages."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and the path of the report.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")]
 Imports = Annotated[
@@ -93,16 +98,24 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
         console().print(rendered())
 
 
-def file_table(files: Mapping[str, Sequence[FileGroup]]) -> RenderableType:
-    """Return a table of the files of corpora by format, split and use."""
+def empty_table(title: str, words: Iterable[str], numbers: Iterable[str] = ()) -> Table:
+    """Return an empty table with columns of words, then columns of numbers."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="Files", title_justify="left")
-    for heading in ("corpus", "format", "split", "use"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("files", "size", "rows"):
-        table.add_column(heading, justify="right")
+    table = Table(title=Text(title), title_justify="left")
+    for name in words:
+        table.add_column(Text(name), overflow="fold")
+    for name in numbers:
+        table.add_column(Text(name), justify="right", overflow="fold")
+    return table
+
+
+def file_table(files: Mapping[str, Sequence[FileGroup]]) -> RenderableType:
+    """Return a table of the files of corpora by format, split and use."""
+    from rich.text import Text
+
+    table = empty_table("Files", ("corpus", "format", "split", "use"), ("files", "size", "rows"))
     for name, groups in files.items():
         for each in groups:
             words = (name, each.format, each.split or "–", each.use)

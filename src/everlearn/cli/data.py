@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everlearn import wording
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, file_table, show, telling
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, empty_table, file_table, show, telling
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -90,14 +90,9 @@ def shortened(text: str) -> str:
 
 
 def _shared(found: Survey) -> RenderableType:
-    from rich.table import Table
-
     shares = {(one, other): share for one, other, share in found.shared}
     names = [corpus.name for corpus in found.corpora]
-    table = Table(title="Share of the 13-grams of the row that occur in the column too", title_justify="left")
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = empty_table("Share of the 13-grams of the row that occur in the column too", ("",), names)
     for one in names:
         # A domain that continues another shares its text on purpose.
         cells = (shares.get((one, other)) for other in names)

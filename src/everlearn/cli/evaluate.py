@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, say, show, telling
+from everlearn.cli.common import AsJson, Checkpoints, empty_table, say, show, telling
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    checkpoints: Annotated[
-        list[str],
-        typer.Argument(metavar="CHECKPOINT", help="Folders or hub ids, also LABEL=PATH; a run stands for its stages."),
-    ],
+    checkpoints: Checkpoints,
     on: Annotated[
         Path, typer.Option("--on", metavar="RECIPE", help="The recipe with the held-out text and end tasks.")
     ],
@@ -77,14 +74,11 @@ def _rendered(results: Results, compared: list[DifferenceToFirst]) -> Renderable
 def _table(
     title: str, columns: list[str], rows: list[str], found: dict[tuple[str, str], Estimate], signed: bool
 ) -> RenderableType:
-    from rich.table import Table
     from rich.text import Text
 
     from everlearn.comparison.formatting import decimals, estimate
 
-    table = Table(title=Text(title), title_justify="left")
-    for column in ("Model", *columns):
-        table.add_column(Text(column), justify="left" if column == "Model" else "right", overflow="fold")
+    table = empty_table(title, ("Model",), columns)
     places = decimals(each.value for each in found.values())
     for row in rows:
         cells = [found.get((row, column)) for column in columns]

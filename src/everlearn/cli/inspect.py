@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, show
+from everlearn.cli.common import AsJson, empty_table, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,17 +33,13 @@ def command(
 
 def _rendered(inspection: Inspection) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    units = Table(title="Units", title_justify="left")
-    for column in ("Layer", "Kind", "Units", "Features each", "Parameters that belong to them"):
-        units.add_column(column, justify="left" if column in ("Layer", "Kind") else "right")
+    units = empty_table("Units", ("Layer", "Kind"), ("Units", "Features each", "Parameters that belong to them"))
     for layers, kind, count, width, owned in inspection.unit_rows():
         units.add_row(layers, kind, f"{count:,}", str(width), f"{owned:,}")
-    groups = Table(title="Parameters", title_justify="left")
-    for column in ("Group", "Parameters", "Share", "Reached by unit masks", "Reached by row masks"):
-        groups.add_column(column, justify="left" if column == "Group" else "right")
+    reached = ("Reached by unit masks", "Reached by row masks")
+    groups = empty_table("Parameters", ("Group",), ("Parameters", "Share", *reached))
     for name, count, share, by_units, by_rows in inspection.group_rows():
         groups.add_row(name, f"{count:,}", f"{share:.1%}", by_units, by_rows)
     parts: list[RenderableType] = [Text(inspection.headline()), units, Text(""), groups]

@@ -8,14 +8,11 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, say, show, telling
+from everlearn.cli.common import AsJson, Checkpoints, say, show, telling
 
 
 def command(
-    checkpoints: Annotated[
-        list[str],
-        typer.Argument(metavar="CHECKPOINT", help="Folders or hub ids, also LABEL=PATH; a run stands for its stages."),
-    ],
+    checkpoints: Checkpoints,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder to write to.")],
     method: Annotated[
         str,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everlearn.cli.common import AsJson, show
+from everlearn.cli.common import AsJson, empty_table, show
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -96,16 +96,13 @@ def _cited(paper: str) -> str:
 
 def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from everlearn.commands.saved_tables import CAPABILITIES
     from everlearn.commands.yaml_text import value_text
 
     needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
-    table = Table(title="Options", title_justify="left")
-    for column in ("Option", "Type", "Default", "Meaning"):
-        table.add_column(column, overflow="fold")
+    table = empty_table("Options", ("Option", "Type", "Default", "Meaning"))
     for option in entry["options"]:
         default = "required" if option["required"] else value_text(option["default"])
         table.add_row(option["name"], Text(option["type"]), Text(default), Text(option["description"]))

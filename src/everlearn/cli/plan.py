@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, Overrides, RecipeFile, show, telling
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, empty_table, show, telling
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,9 +60,8 @@ def _rendered(plan: Plan) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    domains = Table(title="Domains", title_justify="left")
-    for column in ("Domain", "Documents", "Tokens", "Rows", "Steps", "Rows a step", "Tokens learnt", "Passes"):
-        domains.add_column(column, justify="left" if column == "Domain" else "right")
+    numbers = ("Documents", "Tokens", "Rows", "Steps", "Rows a step", "Tokens learnt", "Passes")
+    domains = empty_table("Domains", ("Domain",), numbers)
     for domain in plan.domains:
         domains.add_row(Text(domain.name), *domain.cells())
     costs = Table(title="Cost", title_justify="left", show_header=False)

@@ -88,13 +88,7 @@ def command(
         recorder.print(tables.terminal(comparison))
         text = recorder.export_text()
     else:
-        writers = {
-            Format.MARKDOWN: tables.markdown,
-            Format.LATEX: tables.latex,
-            Format.CSV: tables.csv,
-            Format.JSON: tables.json,
-        }
-        text = writers[form](comparison)
+        text = getattr(tables, form)(comparison)  # it has a function of each name
     if output is None:
         print(text, end="")
     else:

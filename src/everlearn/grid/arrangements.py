@@ -236,12 +236,8 @@ def merged(factory: RunFactory, job: Job, place: Path) -> Made:
 def _together(board: Board, parts: Sequence[ContinualLearner]) -> Results:
     """Return the results of an arrangement that trained these runs, with their total cost."""
     runs = [Results.load(part.folder.results_file) for part in parts]
-    cost = Spent(
-        seconds=sum(run.cost.seconds for run in runs),
-        training_seconds=sum(run.cost.training_seconds for run in runs),
-        evaluation_seconds=sum(run.cost.evaluation_seconds for run in runs),
-        tokens=sum(run.cost.tokens for run in runs),
-    )
+    added = ("seconds", "training_seconds", "evaluation_seconds", "tokens")
+    cost = Spent(**{key: sum(getattr(run.cost, key) for run in runs) for key in added})
     notes = list(dict.fromkeys(note for run in runs for note in run.notes))
     return board.results(runs[0]).model_copy(update={"cost": cost, "notes": notes})
 
