@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from everlearn import wording
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import compare_runs
 from everlearn.comparison.formatting import again
@@ -174,7 +175,7 @@ def test_units_of_time_and_memory():
         "2 min 11 s",
         "2 h 05 min",
     ]
-    assert [fmt.binary_size(b) for b in (None, 12, 1536, 3 * 2**30)] == ["–", "12 B", "1.50 KiB", "3.00 GiB"]
+    assert [wording.size(b) for b in (12, 1536, 3 * 2**30)] == ["12 B", "1.54 kB", "3.22 GB"]
     assert fmt.estimate(Estimate(0.5, 0.4, 0.6), 1) == "0.5 [0.4, 0.6]"
     assert fmt.listing(["a", "b", "c"]) == "a, b and c"
     assert [fmt.shorten(t, 7) for t in ("short", "domain-12")] == ["short", "dom…-12"]

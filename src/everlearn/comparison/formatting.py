@@ -65,17 +65,6 @@ def precise_duration(seconds: float | None) -> str:
     return f"{hours:,} h {minutes:02d} min"
 
 
-def binary_size(count: float | None) -> str:
-    """Write a number of bytes in binary units."""
-    if count is None:
-        return MISSING
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
-        count /= 1024
-    return f"{count:,.2f} TiB"
-
-
 def whole(count: float | None) -> str:
     """Write a count with separated thousands."""
     return MISSING if count is None else f"{count:,.0f}"

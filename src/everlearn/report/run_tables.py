@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from everlearn import wording
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.replicates import pooled
@@ -68,7 +69,7 @@ def cost_table(comparison: Comparison) -> Table:
         cells = [TableCell(fmt.precise_duration(seconds), order=seconds) for seconds in times]
         cells.append(TableCell(fmt.percent(evaluation / training if training and evaluation is not None else None)))
         cells += [TableCell(fmt.whole(cost.get(key))) for key in ("tokens", "tokens_per_second")]
-        rows.append((label, (*cells, TableCell(fmt.binary_size(memory), order=memory))))
+        rows.append((label, (*cells, TableCell(wording.size(memory) if memory else fmt.MISSING, order=memory))))
     caption = "As measured; other work on the machine makes times longer." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )

@@ -40,7 +40,7 @@ class TableCell:
     detail: str = ""
     best: bool = False
     order: float | None = None
-    """Number by which the column is sorted if the text does not give it (``1.35 GiB``, ``2 min 10 s``)."""
+    """Number by which the column is sorted if the text does not give it (``1.45 GB``, ``2 min 10 s``)."""
 
 
 @dataclass(frozen=True)
