@@ -100,7 +100,7 @@ def test_every_token_has_the_loss_that_plain_transformers_gives_it(architecture)
         mean = model(input_ids=own, labels=own).loss
     assert found.nats[0].sum() / len(ids[0]) == pytest.approx(float(mean), rel=1e-5)
     texts_bits = found.sums()[0].sum() / math.log(2) / sum(len(t.encode()) for t in texts)
-    losses = TokenLosses(found.ids, found.nats, found.guess, found.guess_nats)
+    losses = TokenLosses(found.ids, found.nats, found.guess)
     passages = [TextPassage(number, text) for number, text in enumerate(texts)]
     assert compare("t", passages, losses, losses, tokenizer).before.value == pytest.approx(texts_bits)
 

@@ -61,19 +61,17 @@ def block_losses(
     objective: Objective,
     *,
     batch_size: int,
-    device: torch.device | str | None = None,
     max_blocks: int | None = None,
     bf16: bool = False,
     progress: Advance | None = None,
 ) -> BlockLosses:
-    """Return :func:`losses_of` one model; `device` is that of the model by default."""
-    device = torch.device(device) if device is not None else next(model.parameters()).device
+    """Return :func:`losses_of` one model, on its device."""
     return losses_of(
         Checkpoint(model, objective),
         blocks,
         objective,
         batch_size=batch_size,
-        device=device,
+        device=next(model.parameters()).device,
         max_blocks=max_blocks,
         bf16=bf16,
         progress=progress,

@@ -34,7 +34,6 @@ def model_card(
     recipe: str | None = None,
     *,
     folder: Path | None = None,
-    base_model: str | None = None,
     architecture: str | None = None,
     own_module: str | None = None,
     own_code: bool = False,
@@ -45,8 +44,6 @@ def model_card(
         results: The content of results.json, as a mapping or as an object with ``model_dump``.
         recipe: The resolved recipe's YAML.
         folder: The run's folder; by default `runs/<name>`.
-        base_model: Hub id of the model from which training started. Default: the results' `model`, if it looks like a
-            hub id.
         architecture: Name of the transformers class that loads the model. Default: the objective's Auto class.
         own_module: The module that must be imported first, if the architecture is not one of transformers.
         own_code: Whether the model needs the code that is beside it (`trust_remote_code`).
@@ -59,7 +56,7 @@ def model_card(
     objective = str(run.results.get("objective") or "")
     pipeline, loader = TASKS.get(objective, (None, "AutoModel"))
     front: dict[str, Any] = {"library_name": "transformers"}
-    base = base_model or str(run.results.get("model") or "")
+    base = str(run.results.get("model") or "")
     if _HUB_ID.fullmatch(base):
         front["base_model"] = base
     if pipeline:

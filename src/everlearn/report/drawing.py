@@ -210,7 +210,6 @@ class Drawing:
         text: str,
         anchor: str = "start",
         fill: str = INK,
-        size: float = SIZE,
         turn: float = 0,
         bold: bool = False,
         halo: bool = False,
@@ -218,7 +217,6 @@ class Drawing:
         """Draw one line of text; `anchor` is start, middle or end; a `halo` makes it readable over lines."""
         parts = (
             f"fill:{fill}" if fill != INK else "",
-            f"font-size:{px(size)}px" if size != SIZE else "",
             f"text-anchor:{anchor}" if anchor != "start" else "",
             "font-weight:600" if bold else "",
             _HALO if halo else "",

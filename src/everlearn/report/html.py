@@ -29,7 +29,7 @@ from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, task_table
 from everlearn.report.sections import further_sections
-from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
+from everlearn.report.tables import column_table, difference_table, differing_table, headline_table
 from everlearn.report.verdict import paragraphs, recommended
 from everlearn.wording import count
 
@@ -191,11 +191,6 @@ def _environment() -> Environment:
 def with_code(text: str) -> Markup:
     """Return escaped text in which parts between backticks are code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def fragment(sentences: Sequence[str], found: Table) -> str:
-    """Return sentences and a table as HTML without a page around them, for a notebook."""
-    return render("fragment.html.jinja", sentences=sentences, found=found)
 
 
 def _shown(comparison: Comparison, key: str) -> bool:

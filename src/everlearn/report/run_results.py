@@ -12,7 +12,7 @@ from rich.console import Console
 from everlearn.comparison.comparison import Comparison, compare_runs
 from everlearn.comparison.runs import from_results, read_run
 from everlearn.evaluation.results import Results
-from everlearn.report.html import fragment
+from everlearn.report.html import render
 from everlearn.report.tables import headline_table, terminal
 from everlearn.report.verdict import verdict
 
@@ -67,7 +67,7 @@ class RunResults(Results):
 
     def _repr_html_(self) -> str:
         comparison = self.comparison()
-        return fragment(verdict(comparison), headline_table(comparison))
+        return render("fragment.html.jinja", sentences=verdict(comparison), found=headline_table(comparison))
 
     def figure(self, name: str = "tradeoff") -> Plot:
         """Return a matplotlib figure.

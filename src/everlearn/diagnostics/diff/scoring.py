@@ -24,13 +24,11 @@ class TokenLosses:
         ids: the tokens.
         nats: loss of each token; NaN if it was not scored (for a masked model, if it was not masked).
         guess: the likeliest token in its place.
-        guess_nats: loss of the likeliest token.
     """
 
     ids: list[NDArray[np.int64]]
     nats: list[NDArray[np.float64]]
     guess: list[NDArray[np.int64]]
-    guess_nats: list[NDArray[np.float64]]
 
     def sums(self) -> NDArray[np.float64]:
         """Return the nats of each passage's scored tokens and their number, [2, passages]."""
@@ -70,19 +68,19 @@ def score(
         ModelError: a loss is not finite.
     """
     offsets = np.cumsum([0, *map(len, ids)])
-    flat = np.full((3, offsets[-1]), np.nan)
+    flat = np.full((2, offsets[-1]), np.nan)
     with at_rest([model], device, bf16):
         for start in range(0, len(rows.blocks), batch_size):
             numbers = range(start, min(start + batch_size, len(rows.blocks)))
             batch = objective.collate([rows.blocks[number] for number in numbers], numbers)
-            three = objective.likeliest(model, {key: x.to(device) for key, x in batch.items()}).cpu().numpy()
+            two = objective.likeliest(model, {key: x.to(device) for key, x in batch.items()})[:2].cpu().numpy()
             row, label = np.nonzero((batch["labels"] != IGNORE).numpy())
             # Without positions each label is one place before its token.
             column = batch["positions"].numpy()[row, label] if "positions" in batch else label + 1
             at = row + start, column
             owned = rows.passage[at] >= 0
             place = offsets[rows.passage[at][owned]] + rows.place[at][owned]
-            flat[:, place] = three[:, row[owned], label[owned]]
+            flat[:, place] = two[:, row[owned], label[owned]]
             if not np.isfinite(flat[:, place]).all():
                 raise ModelError(
                     f"The loss of '{name}' on the text is not finite: its weights are broken. Compare another model."
@@ -90,7 +88,5 @@ def score(
             if progress is not None:
                 progress(numbers.stop)
     flat[1, np.isnan(flat[0])] = -1
-    nats, guess, guess_nats = (np.split(part, offsets[1:-1]) for part in flat)
-    return TokenLosses(
-        [np.asarray(own, np.int64) for own in ids], nats, [g.astype(np.int64) for g in guess], guess_nats
-    )
+    nats, guess = (np.split(part, offsets[1:-1]) for part in flat)
+    return TokenLosses([np.asarray(own, np.int64) for own in ids], nats, [g.astype(np.int64) for g in guess])

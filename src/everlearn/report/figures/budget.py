@@ -9,7 +9,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.runs import Run
 from everlearn.comparison.training_log import in_stages, starts, steps
-from everlearn.evaluation.estimate import number
+from everlearn.evaluation.estimate import Estimate, number
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
@@ -38,11 +38,6 @@ class DriftLook:
     low: float
     high: float
 
-    @property
-    def half(self) -> float:
-        """Return half of the interval's width."""
-        return (self.high - self.low) / 2
-
 
 def looks_of(run: Run) -> dict[str, list[DriftLook]]:
     """Return the drifts of each group of texts in the order of training; of a step measured twice, the last counts."""
@@ -68,14 +63,7 @@ def predicted_and_measured(
     """Draw a plot for each group of texts: measured with its interval, predicted, and the budget."""
     for group, looks in found.items():
         x = [look.step for look in looks]
-        measured = Curve(
-            0,
-            x,
-            [look.measured for look in looks],
-            [look.low for look in looks],
-            [look.high for look in looks],
-            "measured",
-        )
+        measured = Curve.of(0, x, [Estimate(look.measured, look.low, look.high) for look in looks], "measured")
         predicted = Curve(1, x, [look.predicted for look in looks], label="predicted")
         limit = Curve(SERIES, [x[0], x[-1]], [looks[0].budget] * 2, label="budget")
         text = "general text" if group == "general" else "earlier domains"

@@ -29,18 +29,12 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
             if not all(domain in matrix.columns for matrix in matrices):
                 continue
             stages = range(min(len(matrix.rows) for matrix in matrices))
-            y = [comparison.score(metric, pool, stage, domain) for stage in stages]
+            scores = [comparison.score(metric, pool, stage, domain) for stage in stages]
             # The line goes through the stages that were measured.
-            points = [(stage, value) for stage, value in zip(stages, y, strict=True) if value is not None]
+            points = [(stage, value) for stage, value in zip(stages, scores, strict=True) if value is not None]
             if points:
-                lines.append(
-                    Curve(
-                        comparison.ranks[pool],
-                        [p for p, _ in points],
-                        [v for _, v in points],
-                        label=comparison.labels[pool],
-                    )
-                )
+                x, y = zip(*points, strict=True)
+                lines.append(Curve(comparison.ranks[pool], x, y, label=comparison.labels[pool]))
         if not lines:
             continue
         stages_of = {run.domains.index(domain) + 1 for run in comparison.runs}
