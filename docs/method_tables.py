@@ -88,10 +88,20 @@ def _in_families() -> list[tuple[str, type[Method]]]:
 
 def _facts(cls: type[Method]) -> list[str]:
     also = ", ".join(f"`{variant.name}`" for variant in cls.variants)
-    needs = ["yes" if getattr(cls.needs, field) else MISSING for field in NEEDS]
+    needs = [_needed(cls, field) for field in NEEDS]
     arxiv = cls.paper.partition("arxiv.org/abs/")[2]
     paper = f"[{arxiv or 'paper'}]({cls.paper})" if cls.paper else ""
     return [cls.summary + (f"; also {also}" if also else ""), *needs, paper]
+
+
+def _needed(cls: type[Method], field: str) -> str:
+    """Return whether a method needs something, and which of its variants differ in that."""
+    needed = bool(getattr(build(cls.name).needs, field))
+    others = [each.name for each in cls.variants if bool(getattr(build(each.name).needs, field)) != needed]
+    listed = ", ".join(f"`{name}`" for name in others)
+    if needed:
+        return f"yes, except {listed}" if others else "yes"
+    return f"only {listed}" if others else MISSING
 
 
 def _by_kind() -> Iterable[str]:

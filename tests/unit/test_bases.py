@@ -250,7 +250,8 @@ def test_the_tree_holds_one_of_these_bases() -> None:
 def test_who_needs_a_base_that_is_not_there_is_told_how_to_get_it(use: Any, tmp_path: Path) -> None:
     place = tmp_path / "bases" / "english"
     place.mkdir(parents=True)
-    shutil.copy(BASES / "english" / "checksum.json", place)
+    for kept in ("checksum.json", "recipe.yaml"):
+        shutil.copy(BASES / "english" / kept, place)
     recipe = recipes.Model(path=str(place))
     with pytest.raises(
         ModelError, match=r"lacks model\.safetensors, which its checksum\.json lists\. Copy the complete"

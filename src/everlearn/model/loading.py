@@ -103,6 +103,10 @@ def check_complete(path: str | Path, key: str = "model.path") -> None:
             raise ModelError(f"The model in '{path}' (`{key}`) lacks {name}, which its checksum.json lists. {get}")
 
 
+OF_MODELS = ("config.json", "checksum.json")
+"""Files of a model's folder, which may also have the recipe that the model was made by."""
+
+
 def check_is_no_run(path: str | Path, role: str) -> None:
     """Refuse the folder of a run, which holds a model for each stage and is none.
 
@@ -114,7 +118,7 @@ def check_is_no_run(path: str | Path, role: str) -> None:
         RecipeError: it is a run; the sentence names one of its stages.
     """
     folder = Path(path)
-    if not (folder / "recipe.yaml").is_file() or (folder / "config.json").is_file():
+    if not (folder / "recipe.yaml").is_file() or any((folder / name).is_file() for name in OF_MODELS):
         return
     stages = [place.name for place in sorted(folder.glob("stage-*")) if not place.name.endswith(".training")]
     example = f": {folder / stages[-1]}" if stages else ""
