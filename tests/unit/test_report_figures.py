@@ -25,12 +25,11 @@ from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers, Strength
-from everlearn.report.figures.heat import READABLE, Heat, Shade
+from everlearn.report.figures.heat import GAIN, LEVELS, LOSS, READABLE, Heat, Shade, level, png
 from everlearn.report.figures.registry import standalone
 from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint, frontier
 from everlearn.report.figures.weight_movement import said as named
 from everlearn.report.figures.within_stage import _line, ends
-from everlearn.report.png import GAIN, LEVELS, LOSS, level, png
 from everlearn.tasks.samples import samples_path
 
 NAMES = st.text(min_size=1, max_size=20).map(clean).map(lambda name: " ".join(name.split()) or "x")

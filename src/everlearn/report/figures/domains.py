@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.measures import Measure
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.dots import Dots, dots
@@ -22,27 +23,27 @@ def domains(comparison: Comparison) -> Iterator[Plate]:
 
     If there are too many domains or runs, nothing is drawn, and :func:`many_domains` draws a heat map instead.
     """
-    measures = [m for m in comparison.headline if m.quantity.signed and m.quantity.averaged and m.columns]
     # All panels have the same rows, so that they can be read across; the last domain has no forgetting.
+    measures, rows, many = _shown(comparison)
+    labels, unknown = [comparison.labels[pool] for pool in comparison.ranking], (Estimate(),) * len(comparison.pools)
+    for measure in () if many else measures:
+        runs = [[measure.columns.get(c, unknown)[pool] for c in rows] for pool in comparison.ranking]
+        good = "to the right is better" if measure.higher_is_better else "to the left is better"
+        yield from dots(Dots(measure.unit or measure.metric, rows, runs, f"{measure.title}; {good}.", labels))
+
+
+def _shown(comparison: Comparison) -> tuple[list[Measure], list[str], bool]:
+    """Return the measures, their domains, and whether there are too many domains or runs for dots."""
+    measures = [m for m in comparison.headline if m.quantity.signed and m.quantity.averaged and m.columns]
     rows = list(dict.fromkeys(column for measure in measures for column in measure.columns))
-    many = len(comparison.pools) > SERIES or len(rows) > _ROWS
-    for measure in measures:
-        if not many:
-            unknown = (Estimate(),) * len(comparison.pools)
-            runs = [[measure.columns.get(c, unknown)[pool] for c in rows] for pool in comparison.ranking]
-            good = "to the right is better" if measure.higher_is_better else "to the left is better"
-            labels = [comparison.labels[pool] for pool in comparison.ranking]
-            yield from dots(Dots(measure.unit or measure.metric, rows, runs, f"{measure.title}; {good}.", labels))
+    return measures, rows, len(comparison.pools) > SERIES or len(rows) > _ROWS
 
 
 @figure("domains of many runs", title="What each domain learnt and lost", data=Comparison, section="many domains")
 def many_domains(comparison: Comparison) -> Iterator[Plate]:
     """Draw a heat map for many runs or domains: runs in rows, domains in columns."""
-    measures = [m for m in comparison.headline if m.quantity.signed and m.quantity.averaged and m.columns]
-    columns = list(dict.fromkeys(column for measure in measures for column in measure.columns))
-    if len(comparison.pools) < 2 or (len(comparison.pools) <= SERIES and len(columns) <= _ROWS):
-        return
-    for measure in measures:
+    measures, _, many = _shown(comparison)
+    for measure in measures if many and len(comparison.pools) > 1 else ():
         rows = []
         for pool in comparison.ranking:
             cells = [measure.columns[c][pool] for c in measure.columns]

@@ -1,7 +1,14 @@
-"""Draw a table of numbers as a heat map: with the numbers if it is small, as one small image if it is large."""
+"""Draw a table of numbers as a heat map: with the numbers if it is small, as one small image if it is large.
+
+The image is a PNG inside an SVG, with a pixel for each cell: with a hundred domains there are ten thousand cells,
+megabytes as a coloured table, a few kilobytes as an image.
+"""
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,12 +18,15 @@ from markupsafe import Markup
 from everlearn.comparison import formatting as fmt
 from everlearn.report.drawing import INK, SIZE, px, width_of
 from everlearn.report.figures.registry import Plate, figure
-from everlearn.report.png import LEVELS, data_url, level
 
 READABLE = 400
 """Maximum number of cells of a table with numbers; a larger table becomes an image, which is far smaller."""
 _WIDTH = 720
 """Approximate width of an image on a large screen, which limits the column names below it."""
+LEVELS = 7
+"""Shades of losses, and of gains. With "no change" and "unknown" there are 16 colours, so 4 bits per pixel."""
+GAIN, LOSS, UNKNOWN = (0, 134, 145), (201, 106, 16), (128, 128, 128)
+"""Colours between the page's colours for light and dark mode; the strength of a shade is its opacity."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ def _picture(found: Heat, scale: float) -> Plate:
     rows, columns = len(found.rows), len(found.columns)
     high = min(max(600 / rows, 2.0), 16.0)
     height = high * rows
-    url = data_url([[level(shade.change, scale) for shade in row] for _, row in found.rows])
+    image = base64.b64encode(png([[level(shade.change, scale) for shade in row] for _, row in found.rows])).decode()
     own = "".join(
         f"M{j},{i}h1v1h-1z" for i, (_, row) in enumerate(found.rows) for j, shade in enumerate(row) if shade.own
     )
@@ -127,7 +137,7 @@ def _picture(found: Heat, scale: float) -> Plate:
     parts = [
         f'<svg role="img" aria-label="{escape(caption)}" class="picture" height="{px(height + 90)}" style="{size}">',
         f'<svg width="100%" height="{px(height)}" viewBox="0 0 {columns} {rows}" preserveAspectRatio="none">',
-        f'<image href="{url}" width="{columns}" height="{rows}" preserveAspectRatio="none" '
+        f'<image href="data:image/png;base64,{image}" width="{columns}" height="{rows}" preserveAspectRatio="none" '
         'style="image-rendering:pixelated"/>',
         _outline(own if high >= 5 else "", 0.7),
         _outline(rules, 0.8),
@@ -148,3 +158,35 @@ def _sparse(count: int, length: float) -> list[int]:
     """Return which of `count` names fit in `length` pixels: every n-th."""
     every = max(1, -(-int(count * 1.25 * SIZE) // max(int(length), 1)))
     return list(range(0, count, every))
+
+
+def level(change: float | None, scale: float) -> int:
+    """Return the palette index of a change: 0 unknown, 1 no change, then the shades of loss (above 0), then of gain."""
+    if change is None:
+        return 0
+    steps = min(LEVELS, round(LEVELS * abs(change) / scale)) if scale else 0
+    return 1 if not steps else 1 + steps + (LEVELS if change < 0 else 0)
+
+
+def png(levels: Sequence[Sequence[int]]) -> bytes:
+    """Encode rows of palette indices (:func:`level`) as a PNG with four bits per pixel (ISO/IEC 15948:2003)."""
+    height, width = len(levels), len(levels[0])
+    shades = [round(255 * 0.8 * step / LEVELS) for step in range(1, LEVELS + 1)]
+    colours = [UNKNOWN, UNKNOWN, *[LOSS] * LEVELS, *[GAIN] * LEVELS]
+    alpha = [60, 0, *shades, *shades]
+    rows = []
+    for row in levels:
+        even = [*row, 0] if width % 2 else row
+        rows.append(b"\0" + bytes(a << 4 | b for a, b in zip(even[::2], even[1::2], strict=True)))
+    return b"".join((
+        b"\x89PNG\r\n\x1a\n",
+        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0)),
+        _chunk(b"PLTE", bytes(part for colour in colours for part in colour)),
+        _chunk(b"tRNS", bytes(alpha)),
+        _chunk(b"IDAT", zlib.compress(b"".join(rows), 9)),
+        _chunk(b"IEND", b""),
+    ))  # fmt: skip
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
