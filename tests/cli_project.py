@@ -63,7 +63,7 @@ class Project:
                 {"name": "b", "path": "b.jsonl", "validation": 0.2},
             ],
             "data": {"block_size": 32, "cache": str(folder / "cache")},
-            "train": {"max_steps": 4, "per_device_train_batch_size": 4, "logging_steps": 1, "save_steps": 2},
+            "train": {"max_steps": 4, "per_device_train_batch_size": 4, "logging_steps": 1, "save_strategy": "no"},
             "evaluation": {"blocks": 8, "end_task_seeds": 1},
             "run": {"name": "first"},
         }
@@ -71,6 +71,10 @@ class Project:
     @property
     def run_folder(self) -> Path:
         return self.folder / "runs" / "first"
+
+    def saves(self) -> None:
+        """Let runs save a checkpoint every second step, which takes as long as three steps."""
+        self.recipe["train"] |= {"save_strategy": "steps", "save_steps": 2}
 
     def write(self) -> None:
         """Write the recipe to recipe.yaml."""

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import no_collections  # noqa: F401
-import quick_copies  # noqa: F401
+import imported_first  # noqa: F401
 import source_metadata  # noqa: F401  # before everlearn looks for its plugins
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -30,7 +29,7 @@ import tiny
 from cli_project import Project
 from everlearn.tasks import samples
 from long_files_first import pytest_collection_modifyitems
-from quick_loading import without_first_weights
+from quick_loading import with_copies, without_first_weights
 
 __all__ = ["pytest_collection_modifyitems"]
 
@@ -78,9 +77,10 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_first_weights_of_loaded_models() -> Iterator[None]:
+def quickly_loaded_models() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         without_first_weights(patch.setattr)
+        with_copies(patch.setattr)
         yield
 
 

@@ -1,15 +1,25 @@
-"""Models on the meta device get no first weights: they have no values there, and a file's take their place.
+"""Quicker ways to a tiny model from its files.
 
-To draw them all the same takes a fifth of the time in which a tiny model is loaded.
+Models on the meta device get no first weights: they have no values there, and a file's take their place. To draw them
+all the same takes a fifth of the time in which a tiny model is loaded. And a run loads what it has loaded before, for
+its checks, its stages and its scores: a copy takes a sixth of the time.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import os
+import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.nn import init
+
+from everlearn.model import loading
+from everlearn.run import open_run
 
 DRAWING = ("kaiming_uniform_", "normal_", "ones_", "uniform_", "zeros_")
 
@@ -25,3 +35,49 @@ def _where_there_are_values(draw: Callable[..., Tensor]) -> Callable[..., Tensor
         return tensor if tensor.is_meta else draw(tensor, *args, **options)
 
     return drawn
+
+
+KEPT = 8
+"""Models that were loaded last."""
+SMALL = 1 << 20
+"""Bytes of a tiny model's files."""
+
+
+def with_copies(set_: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Let runs copy a model that they have loaded from the same files, byte by byte, with the same arguments."""
+    kept: OrderedDict[Any, Any] = OrderedDict()
+    load = loading.load_weights
+
+    def loaded(path: str, *arguments: Any, **named: Any) -> Any:
+        files = _read(path)
+        if files is None:
+            return load(path, *arguments, **named)
+        asked = [vars(each) if hasattr(each, "to_dict") else each for each in (*arguments, *named.items())]
+        key = (str(path), files, pickle.dumps(asked))
+        if key not in kept:
+            model = load(path, *arguments, **named)
+            kept[key] = copy.deepcopy(model)
+            if len(kept) > KEPT:
+                kept.popitem(last=False)
+            return model
+        kept.move_to_end(key)
+        return copy.deepcopy(kept[key])
+
+    for module in (loading, open_run):
+        set_(module, "load_weights", loaded)
+
+
+def _read(path: str) -> str | None:
+    """A digest of all files of a tiny model; None of an adapter, and of what is no folder or large."""
+    if not os.path.isdir(path):
+        return None
+    digest = hashlib.blake2b()
+    with os.scandir(path) as found:
+        entries = sorted((entry for entry in found if entry.is_file()), key=lambda entry: entry.name)
+    if sum(entry.stat().st_size for entry in entries) > SMALL or any("adapter" in entry.name for entry in entries):
+        return None
+    for entry in entries:
+        with open(entry.path, "rb") as file:
+            content = file.read()
+        digest.update(f"{entry.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+import glue_files
 import tiny
 from cli_project import Project
 from everlearn.comparison.runs import read_run
-from everlearn.evaluation import Cell, Results, set_path
+from everlearn.evaluation import Cell, Results, set_path, task_path
 from everlearn_bench.transfer_study.tables import stream_of
 
 # -- ``everlearn evaluate`` and what ``plan`` says about evaluation ----------------------------------------------------
@@ -446,3 +448,60 @@ def test_a_run_is_no_model(text):
     found = text("diff", str(text.models / "llama"), str(run), "--text", "words.jsonl.gz")
     assert found.code == 2
     assert "Name one of its stages" in found.err
+
+
+# -- gLUE's tasks from the command line: run, resume, evaluate ---------------------------------------------------------
+
+
+@pytest.fixture
+def of_glue(everlearn: Project) -> Project:
+    everlearn.recipe["domains"] = everlearn.recipe["domains"][:1]
+    everlearn.recipe["evaluation"] |= {"blocks": 4, "end_task_seeds": 2}
+    everlearn.recipe["train"]["max_steps"] = 2
+    options = {"kind": "glue", "path": "GLUE", "epochs": 1, "max_length": 32, "learning_rate": 1e-3, "batch_size": 8}
+    everlearn.recipe["end_tasks"] = [{"name": task, "task": task, **options} for task in ("cola", "sts-b")]
+    for task in ("cola", "sts-b"):
+        glue_files.learnable(everlearn.folder / "GLUE", task)
+    return everlearn
+
+
+def test_a_run_is_scored_saved_and_resumed(of_glue: Project) -> None:
+    said = of_glue("validate", "recipe.yaml")
+    assert said.code == 0, said.err
+    assert "24 to learn from, 12 to test, 2 labels" in said.out
+    assert "24 to learn from, 12 to test, values from 0 to 5" in said.out
+    assert of_glue("run", "recipe.yaml").code == 0
+    first = Results.load(of_glue.run_folder)
+    assert first.matrices["glue_score"].columns == ["cola", "sts-b"]
+    assert first.matrices["matthews"].columns == ["cola"]
+    assert first.matrices["pearson"].columns == first.matrices["spearman"].columns == ["sts-b"]
+    (cola, score), (_, after) = first.matrices["glue_score"].values
+    parts = [first.matrices[name].cell(0, "sts-b").value for name in ("pearson", "spearman")]
+    assert score == pytest.approx(sum(parts) / 2)  # type: ignore[arg-type]
+    assert after is not None
+    matthews = first.matrices["matthews"].cell(0, "cola").value
+    assert cola == matthews
+    mean = (cola + score) / 2  # type: ignore[operator]
+    assert f"GLUE score at 'base', mean of 2 end tasks: {mean:.4f}." in first.notes
+    cell = task_path(of_glue.run_folder / "evaluation", 1, "sts-b")
+    values = Cell.load(cell)["values"]
+    assert values.shape == (2, 12)
+    shutil.rmtree(cell.parent)
+    (of_glue.run_folder / "results.json").unlink()
+    assert of_glue("resume", "runs/first").code == 0
+    assert Cell.load(cell)["values"].tolist() == values.tolist()
+    assert Results.load(of_glue.run_folder).matrices == first.matrices
+    shown = of_glue("report", "runs/first", "--format", "markdown")
+    assert shown.code == 0, shown.err
+
+
+def test_existing_models_are_evaluated(of_glue: Project) -> None:
+    found = of_glue("evaluate", f"base={of_glue.models / 'roberta'}", "--on", "recipe.yaml", "-o", "measured", "--json")
+    assert found.code == 0, found.err
+    tables = json.loads(found.out)["matrices"]
+    assert [cell[:2] for cell in tables["glue_score"]["cells"]] == [["base", "cola"], ["base", "sts-b"]]
+
+
+def test_a_missing_file_is_named_before_the_run(of_glue: Project) -> None:
+    (of_glue.folder / "GLUE" / "CoLA" / "dev.tsv").unlink()
+    of_glue.fails("run", "recipe.yaml", says=("dev.tsv", "CoLA"))

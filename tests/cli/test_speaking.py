@@ -125,6 +125,7 @@ def stopped_at_step_3() -> Iterator[None]:
 def test_the_epoch_is_the_number_of_passes_and_goes_on_after_a_resume(everlearn: Project) -> None:
     everlearn.recipe["method"] = {"name": "replay", "share": 0.5}
     everlearn.recipe["evaluation"]["every"] = 1
+    everlearn.saves()
     with stopped_at_step_3():
         assert everlearn("run", "recipe.yaml").code == 130
     assert everlearn("resume", "runs/first").code == 0
@@ -144,6 +145,7 @@ def test_the_epoch_is_the_number_of_passes_and_goes_on_after_a_resume(everlearn:
 def test_when_a_run_is_over_nothing_is_ahead(everlearn: Project) -> None:
     everlearn.recipe["end_tasks"] = [{"name": "t", "train": "train.jsonl", "test": "test.jsonl", "epochs": 1}]
     everlearn.recipe["evaluation"]["alone"] = True
+    everlearn.saves()
     learner = ContinualLearner(parse(everlearn.recipe))
     with stopped_at_step_3(), pytest.raises(Interrupted):
         learner.run()
@@ -249,6 +251,7 @@ def test_full_disk(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    everlearn.saves()
     with monkeypatch.context() as patched:
         patched.setattr(StageTrainer, "_save_rng_state", full)
         everlearn.fails("run", "recipe.yaml", says=("disk is full", "checkpoint-2", "everlearn resume"))

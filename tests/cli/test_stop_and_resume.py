@@ -36,6 +36,7 @@ def signal_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_and_resumed(everlearn: Project, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    everlearn.saves()
     everlearn.recipe["method"] = [{"name": "das", "samples": 8}, "replay"]
     assert everlearn("run", "recipe.yaml", "run.name=whole").code == 0
     with signal_at(3, number, monkeypatch):
@@ -53,6 +54,7 @@ def test_stopped_and_resumed(everlearn: Project, monkeypatch: pytest.MonkeyPatch
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     everlearn: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    everlearn.saves()
     with signal_at(3, signal.SIGTERM, monkeypatch):
         assert everlearn("run", "recipe.yaml").code == 130
     newest = everlearn.run_folder / "stage-01-a.training" / "checkpoint-3"
@@ -120,6 +122,7 @@ def test_a_signal_outside_of_training_ends_in_a_sentence(
 
 
 def test_a_signal_between_stages_names_the_run_to_resume(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    everlearn.saves()
     everlearn.recipe["method"] = [{"name": "ewc", "samples": 8}]
     assert everlearn("run", "recipe.yaml", "run.name=whole").code == 0
     command: tuple[str, ...] = ("run", "recipe.yaml")

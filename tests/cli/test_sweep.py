@@ -30,7 +30,7 @@ NAMES = [f"{method}-learning_rate{rate}" for method in ("sequential", "ewc-stren
 
 
 def small(everlearn: Project) -> Project:
-    everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
+    everlearn.recipe["train"]["max_steps"] = 1
     everlearn.recipe["evaluation"] = {"blocks": 4}
     everlearn.recipe["method"] = {"name": "ewc", "samples": 4}
     return everlearn
@@ -217,7 +217,7 @@ def test_names_of_entries_can_be_names_of_files(everlearn: Project) -> None:
 
 
 def test_equal_compute_takes_what_a_method_runs_from_its_steps(everlearn: Project) -> None:
-    small(everlearn).recipe["train"] |= {"max_steps": 8, "save_strategy": "no"}
+    small(everlearn).recipe["train"]["max_steps"] = 8
     words = ("sweep", "recipe.yaml", "--methods", "sequential,ewc:samples=8", "--equal-compute", "--output", "t.md")
     outcome = everlearn(*words)
     assert outcome.code == 0, outcome.err
@@ -235,8 +235,7 @@ def lines(path) -> list[str]:
 
 
 def test_all_scenarios_learn_from_equally_many_tokens(everlearn: Project) -> None:
-    everlearn.recipe["train"] |= {"max_steps": 2, "save_strategy": "no"}
-    everlearn.recipe["train"].pop("save_steps")
+    everlearn.recipe["train"]["max_steps"] = 2
     everlearn.recipe["evaluation"]["samples"] = 0
     shown = everlearn("sweep", "recipe.yaml", "--methods", "scenarios", "-q", "--json")
     assert shown.code == 0, shown.err

@@ -23,9 +23,8 @@ pytestmark = pytest.mark.usefixtures("no_report")
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, no_report: None) -> tuple[Recipe, list[str]]:
     """A run of one domain, what it did to its folder, and how much of that to claim the folder."""
-    made = recipe(
-        tmp_path_factory.mktemp("whole"), domains=("first",), train={"max_steps": 2, "save_steps": 1}, method="das"
-    )
+    few = {"train": {"max_steps": 2, "save_steps": 1}, "evaluation": {"samples": 1}}
+    made = recipe(tmp_path_factory.mktemp("whole"), domains=("first",), method="das", **few)
     with watched(made.folder()) as disk:
         ContinualLearner(made).run()
     return made, disk.done

@@ -129,9 +129,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, no_report: None) -> Runs:
         place,
         method={"name": "das", "samples": 8},
         end_tasks=[task | {"domain": "first", "epochs": 1}],
-        train={"max_steps": 3},
+        train={"max_steps": 3, "save_steps": 2},
         optimizer="carry",
-        evaluation={"alone": True, "end_task_seeds": 1},
+        evaluation={"alone": True, "end_task_seeds": 1, "samples": 1},
     )
     finished = elsewhere(made, place / "finished" / "run")
     ContinualLearner(finished).run()

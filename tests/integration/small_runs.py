@@ -17,6 +17,8 @@ from everlearn.config.recipe import Recipe, parse
 from everlearn.learner import ContinualLearner
 
 STEPS = 5
+SAVING = {"save_steps": 2}
+"""Of runs that are to be killed: a checkpoint every second step. A checkpoint takes as long as three steps."""
 
 
 def save_model(architecture: str, folder: Path, dropout: float = 0.1) -> Path:
@@ -51,9 +53,10 @@ def labelled(folder: Path, name: str, count: int) -> Path:
 
 
 def recipe(folder: Path, architecture: str = "roberta", method: Any = "sequential", **groups: Any) -> Recipe:
-    """Two domains, five steps each, two batches a step, a checkpoint every second step; dropout on.
+    """Two domains, five steps each, two batches a step; dropout on.
 
-    `general=True` names a general corpus.
+    `general=True` names a general corpus. Checkpoints are saved (`SAVING`), and texts written to be read
+    (`evaluation.samples`), where a test asks for them.
     """
     data = folder / "data"
     answers = groups.pop("answers", tiny.objective_of(architecture) == "text-to-text")
@@ -71,16 +74,18 @@ def recipe(folder: Path, architecture: str = "roberta", method: Any = "sequentia
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         "learning_rate": 1e-3,
-        "save_steps": 2,
         "logging_steps": 1,
     }
+    train |= groups.pop("train", {})
+    if not {"save_steps", "save_strategy"} & train.keys():
+        train["save_strategy"] = "no"
     raw = {
         "model": str(model),
         "domains": domains,
         "method": method,
         "data": {"block_size": 32, "cache": str(folder / "cache")},
-        "train": train | groups.pop("train", {}),
-        "evaluation": {"blocks": 4, "batch_size": 4} | groups.pop("evaluation", {}),
+        "train": train,
+        "evaluation": {"blocks": 4, "batch_size": 4, "samples": 0} | groups.pop("evaluation", {}),
         "run": {"name": "run", "folder": str(folder / "run")},
     }
     return parse(raw | groups)

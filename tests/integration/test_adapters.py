@@ -32,7 +32,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, no_report: None) -> dict[bool
     folder = tmp_path_factory.mktemp("runs")
     found = {}
     for merge in (True, False):
-        recipe = small_runs.recipe(folder, method={"name": "inc_lora", "r": 4, "merge": merge})
+        method = {"name": "inc_lora", "r": 4, "merge": merge}
+        recipe = small_runs.recipe(folder, method=method, train=small_runs.SAVING)
         found[merge] = ContinualLearner(small_runs.elsewhere(recipe, folder / f"run-{merge}"))
         found[merge].run()
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_runs import STEPS, Killer, assert_same, corpus, elsewhere, kill_and_resume, recipe
+from small_runs import SAVING, STEPS, Killer, assert_same, corpus, elsewhere, kill_and_resume, recipe
 
 from everlearn.commands.plan import make_plan
 from everlearn.config.recipe import Recipe
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def replayed(folder: Path) -> Recipe:
-    return recipe(folder, "gpt2", method={"name": "replay", "share": {"start": 0.9, "end": 0.1}})
+    return recipe(folder, "gpt2", train=SAVING, method={"name": "replay", "share": {"start": 0.9, "end": 0.1}})
 
 
 def weighted(folder: Path) -> Recipe:
     """Two sources in the second domain, of which one takes the place of the other, and replay beside them."""
-    of = recipe(folder, "gpt2", method={"name": "replay", "share": {"start": 0.5, "end": 0.1}})
+    of = recipe(folder, "gpt2", train=SAVING, method={"name": "replay", "share": {"start": 0.5, "end": 0.1}})
     first, second = (domain.model_dump(mode="json") for domain in of.domains)
     weights = ({"start": 3, "end": 0}, {"start": 1, "end": 4})
     sources = [{"path": str(corpus(folder / "data", name)), "weight": weights[n]} for n, name in enumerate(("x", "y"))]

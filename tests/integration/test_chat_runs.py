@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
+from small_runs import SAVING, Killer, assert_same, elsewhere, kill_and_resume, recipe
 from transformers import AutoModelForCausalLM
 
 import tiny
@@ -27,7 +27,7 @@ TEMPLATE = (
 
 def made(folder: Path, **keys: Any) -> Recipe:
     """Chats, then text."""
-    built = recipe(folder, "gpt2", dropout=0.0)
+    built = recipe(folder, "gpt2", dropout=0.0, train=SAVING, evaluation={"samples": 1})
     tokenizer = tiny.tokenizer()
     before, tokenizer.chat_template = tokenizer.chat_template, TEMPLATE
     tokenizer.save_pretrained(Path(built.model.path or ""))

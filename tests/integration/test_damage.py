@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import Killed, Killer, assert_same, corpus, elsewhere, kill_and_resume, killed_at, leftovers, recipe
+from small_runs import (
+    SAVING,
+    Killed,
+    Killer,
+    assert_same,
+    corpus,
+    elsewhere,
+    kill_and_resume,
+    killed_at,
+    leftovers,
+    recipe,
+)
 
 from everlearn import files, report
 from everlearn.config import recipe as recipes
@@ -42,7 +53,7 @@ class Listener(Reporter):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     """A run that nothing happened to."""
-    made = recipe(tmp_path_factory.mktemp("whole"))
+    made = recipe(tmp_path_factory.mktemp("whole"), train=SAVING, evaluation={"samples": 1})
     ContinualLearner(made).run()
     return made
 
@@ -391,7 +402,7 @@ def test_a_signal_at_the_last_step_saves_even_where_nothing_else_is_saved(
 
 
 def test_alone_is_killed_and_resumed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = recipe(tmp_path, domains=("first",), evaluation={"alone": True}, method="das")
+    made = recipe(tmp_path, domains=("first",), evaluation={"alone": True}, method="das", train=SAVING)
     whole = elsewhere(made, tmp_path / "whole")
     ContinualLearner(whole).run()
     killer = Killer(monkeypatch)

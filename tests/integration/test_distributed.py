@@ -131,7 +131,7 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
     stops = case.startswith(STOPPED)
-    groups = {"train": TRAIN | (OFTEN if stops else {}) | train, "evaluation": {} if stops else {"samples": 0}}
+    groups = {"train": TRAIN | (OFTEN if stops else {}) | train, "evaluation": {"samples": int(stops)}}
     groups |= {"general": True} if general else {}
     if "ended" in case:  # the held-out text has no token of the training, so it gets worse from the first step on
         rare = folder / "rare.txt"

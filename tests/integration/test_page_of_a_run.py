@@ -36,6 +36,7 @@ def run(folder: Path, architecture: str = "roberta", method: Any = "sequential",
     groups.setdefault("general", {"path": str(folder / "data" / "first.jsonl"), "validation": 0.2})
     if architecture == "t5":
         groups["general"] = None
+    groups["evaluation"] = {"samples": 1} | groups.get("evaluation", {})
     made = recipe(folder, architecture, method, **groups)
     ContinualLearner(made).run()
     return folder / "run"

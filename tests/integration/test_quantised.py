@@ -91,7 +91,9 @@ def test_experts_beside_few_bits_leave_the_base_as_it_is(tmp_path: Path) -> None
 
 @needs_bitsandbytes
 def test_killed_and_resumed_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = recipe(tmp_path, FOUR, {"name": "inc_lora", "r": 4}, train={"optim": "adamw_bnb_8bit"})
+    wanted = recipe(
+        tmp_path, FOUR, {"name": "inc_lora", "r": 4}, train={"optim": "adamw_bnb_8bit", **small_runs.SAVING}
+    )
     ContinualLearner(wanted).run()
     killer = small_runs.Killer(monkeypatch)
     again = small_runs.kill_and_resume(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
+from small_runs import SAVING, Killer, assert_same, elsewhere, kill_and_resume, recipe
 
 from everlearn.learner import ContinualLearner
 from methods_of_other_kinds import registered
@@ -69,7 +69,7 @@ def known() -> Iterator[None]:
 @pytest.mark.parametrize("case", CASES)
 def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     architecture, method, groups = CASES[case]
-    broken = recipe(tmp_path, architecture, method, **groups)
+    broken = recipe(tmp_path, architecture, method, train=SAVING, evaluation={"samples": 1}, **groups)
     whole = elsewhere(broken, tmp_path / "whole")
     ContinualLearner(whole).run()
     kill_and_resume(Killer(monkeypatch), broken, MOMENTS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
+from small_runs import SAVING, Killer, assert_same, elsewhere, kill_and_resume, recipe
 from transformers import AutoModelForCausalLM
 
 from everlearn import files
@@ -29,7 +29,7 @@ def rounded(folder: Path, method: Any = "sequential", **groups: Any) -> Recipe:
     "method", [[{"name": "mas", "samples": 4}, "replay"], {"name": "inc_lora", "merge": False}, "lora"]
 )
 def test_killed_and_resumed_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
-    broken = rounded(tmp_path, method)
+    broken = rounded(tmp_path, method, train=SAVING)
     whole = elsewhere(broken, tmp_path / "whole")
     ContinualLearner(whole).run()
     kill_and_resume(Killer(monkeypatch), broken, ["step 1.3", "step 2.2"])

@@ -32,7 +32,7 @@ from everlearn.run.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("no_report")
 STEPS = 8
-RATE = {"max_steps": STEPS, "learning_rate": 0.02, "lr_scheduler_type": "constant", "logging_steps": 1}
+RATE = {"max_steps": STEPS, "learning_rate": 0.02, "lr_scheduler_type": "constant", "save_steps": 2}
 
 
 @pytest.fixture(scope="module")

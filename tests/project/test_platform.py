@@ -7,6 +7,7 @@ import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from installed import VERSIONS
+from long_files_first import LONG, pytest_collection_modifyitems
 
 # -- What the hosting platform reads: forms, workflows, hooks. Nothing can be sent there from here, so the rules are ---
 
@@ -285,3 +287,28 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (tmp_path / "runs/notebook/protected/stage-03-pandas/model.safetensors").is_file()
     assert not (tmp_path / "runs/notebook/plain/stage-03-pandas").exists()
     assert any("image/png" in output.get("data", {}) for output in made.cells[-4].outputs)
+
+
+# -- workers begin with the long files, one each, and all tests run ----------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_each_worker_begins_with_long_files_of_its_own(workers: int) -> None:
+    counts = {"tests/cli/test_a.py": 50, **dict.fromkeys(LONG, 10), "tests/unit/test_b.py": 141}
+    items: list[Any] = [
+        SimpleNamespace(nodeid=f"{name}::test_{i}") for name, count in counts.items() for i in range(count)
+    ]
+    ordered = list(items)
+    config: Any = SimpleNamespace(workerinput={"workercount": workers})
+    pytest_collection_modifyitems(config, ordered)
+    assert sorted(map(id, ordered)) == sorted(map(id, items))
+    begin = 0
+    for worker in range(workers):  # as pytest-xdist parts them
+        part = [
+            item.nodeid.partition("::")[0]
+            for item in ordered[begin : begin + (len(items) - begin) // (workers - worker)]
+        ]
+        own = list(LONG[worker::workers])
+        assert list(dict.fromkeys(part))[: len(own)] == own
+        assert set(part[10 * len(own) :]).isdisjoint(LONG)
+        begin += len(part)

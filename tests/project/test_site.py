@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import everlearn.methods.base
 import everlearn.methods.cost
 import everlearn.report
 from everlearn.cli import VERBS
+from everlearn.grid.archive import find_cells
 
 # Sphinx's own extension and MyST use what Sphinx 11 will not have: about 1,400 times, and no page can help it.
 pytestmark = [
@@ -154,3 +156,67 @@ def test_the_search_index_knows_words_of_the_pages(site: Path) -> None:
     assert index.startswith("Search.setIndex(")  # a script, not a fetch: it also works from a file
     for page in ("quickstart", "methods", "reference/commands"):
         assert f'"{page}"' in index
+
+
+# -- the page of systems: as its script writes it, with commands that parse and files that are there -------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def systems(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import systems
+
+    return systems
+
+
+def test_the_page_is_what_the_script_writes(systems) -> None:
+    assert systems.PAGE.read_text(encoding="utf-8") == systems.page(), "python docs/systems.py"
+
+
+def test_every_method_and_variant_is_a_row_once(systems) -> None:
+    rows = systems.methods()
+    names = {name for cls in systems.REGISTRY.values() for name in (cls.name, *(each.name for each in cls.variants))}
+    assert {row.command.rpartition("=")[2] for row in rows} == names
+    assert len(rows) == len(names)
+    assert len(re.findall(r"^\| .* \|$", systems.page(), re.MULTILINE)) - 4 >= 85
+
+
+def test_tests_and_results_are_there_and_name_the_system(systems) -> None:
+    for row in (*systems.methods(), *systems.BENCHMARKS, *systems.STUDIES, *systems.analyses()):
+        text = (ROOT / row.test).read_text(encoding="utf-8")
+        for page in row.results:
+            assert (systems.RESULTS / page).is_file(), row
+        if "method=" in row.command:
+            name = row.command.rpartition("=")[2]
+            base = next(cls for cls in systems.REGISTRY.values() if name in {cls.name, *(v.name for v in cls.variants)})
+            assert re.search(rf"\b({name}|{base.name}|{base.__name__})\b", text), f"{name} is not in {row.test}"
+        assert row.results or row.remark or systems.MISSING in row.row()
+
+
+def grids(folder: str) -> list[dict]:
+    return [cell.value["grid"] for cell in find_cells(ROOT / "benchmarks" / folder).values()]
+
+
+def test_a_method_that_has_one_seed_alone_says_so(systems) -> None:
+    seeds = Counter(grid["row"] for grid in grids("six-domains/results"))
+    for row in systems.methods():
+        name = row.command.rpartition("=")[2]
+        alone = seeds[name] == 1 and row.results == ["six-domains.md"]
+        assert (row.remark == "one seed") == alone, name
+
+
+def test_orders_that_were_not_run_are_named(systems) -> None:
+    ran = {
+        int(grid["order"])
+        for part in ("orders", "orders-long")
+        for grid in grids(f"continual-tasks/decoder-results/{part}")
+    }
+    asked = {}
+    for row in systems.BENCHMARKS:
+        if row.results == ["standard-cl-decoder.md"]:
+            asked |= {int(order): row for order in row.command.partition("--orders ")[2].split(",")}
+    assert asked.keys() == {2, 3, 4, 5, 6}
+    for order, row in asked.items():
+        assert (f"order {order} was not run" in row.remark) == (order not in ran)

@@ -213,7 +213,7 @@ def test_violins_are_as_wide_as_there_are_values() -> None:
 
 def test_a_run_and_its_page(everlearn: Project) -> None:
     everlearn.recipe["method"] = {"name": "migu", "threshold": 0.5}
-    everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
+    everlearn.recipe["train"]["max_steps"] = 1
     assert everlearn("run", "recipe.yaml").code == 0
     everlearn.fails("analyse", "activations", "runs/first", "--blocks", "1", says=("`--blocks` is 1", "2 or more"))
     shown = everlearn("analyse", "activations", "runs/first", "--blocks", "8", "--json")
@@ -251,7 +251,7 @@ def test_a_run_and_its_page(everlearn: Project) -> None:
 )
 def test_layers_that_stay_or_grow_are_left_out(everlearn: Project, method: Any, moved: list[str]) -> None:
     everlearn.recipe["method"] = method
-    everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
+    everlearn.recipe["train"]["max_steps"] = 1
     assert everlearn("run", "recipe.yaml").code == 0
     shown = everlearn("analyse", "activations", "runs/first", "--blocks", "8", "--json")
     assert shown.code == 0, shown.err

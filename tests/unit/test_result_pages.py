@@ -1,4 +1,4 @@
-"""Pages of small results against their cells and tables: small-rows.md, analyses.md, mutation.md."""
+"""Pages of the documentation against cells, tables and what is tried."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
+import data_shapes_page
+from everlearn.evaluation import METRICS, Cell, percentiles, resample
 from everlearn.grid.archive import find_cells
 from everlearn.merging import MERGE_METHODS
 
@@ -245,3 +248,31 @@ def test_every_page_of_results_is_listed_in_a_table() -> None:
         if rows := table.splitlines()[1:]:
             assert len(rows) > 1, "a blank line ends a table"
             assert rows[1].startswith("|---")
+
+
+# -- every shape of data on the page of supported data is tried --------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", data_shapes_page.SHAPES)
+def test_the_page_says_what_is_read(shape: str) -> None:
+    assert data_shapes_page.row(shape) == data_shapes_page.committed()[shape]
+
+
+def test_the_page_has_no_other_shapes() -> None:
+    assert set(data_shapes_page.committed()) == set(data_shapes_page.SHAPES)
+
+
+# -- the first look of benchmarks/glue: its README has the numbers of the cells beside it ------------------------------
+
+PLACE = Path(__file__).parents[2] / "benchmarks" / "glue"
+
+
+@pytest.mark.parametrize("task", ["sst-2", "qqp"])
+def test_the_readme_has_the_numbers_of_its_cells(task: str) -> None:
+    cell = Cell.load(PLACE / "heads" / f"{task}.safetensors")
+    found = resample([cell], [METRICS["accuracy"]], seed=0)["accuracy"]
+    (low,), (high,) = percentiles(found.samples)
+    constant = np.bincount(cell["truth"]).max() / len(cell)
+    shown = f"| {task} | {100 * found.values[0]:.1f} [{100 * low:.1f}, {100 * high:.1f}] | {100 * constant:.1f} |"
+    assert shown in (PLACE / "README.md").read_text(encoding="utf-8")
+    assert low > constant
