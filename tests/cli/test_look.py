@@ -259,6 +259,7 @@ def test_plan_of_the_disk_is_what_a_run_takes(
 ) -> None:
     """A run folder is at its largest just before something is removed from it, or at the end."""
     everlearn.recipe["method"] = method
+    everlearn.saves()
     everlearn.recipe["train"] |= {"max_steps": 5}  # steps 2 and 4, and the last one
     for key, value in options.items():
         group, _, name = key.partition(".")

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_runs import STEPS, assert_same, corpus, elsewhere, labelled, leftovers, recipe, tensors
+from torch import nn
+from transformers import AutoModelForCausalLM
 
 import prepared
+import tiny
 from everlearn import files
+from everlearn.commands.export import export
 from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
-from everlearn.errors import EverlearnError, RecipeError, RunError
+from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
+from everlearn.run.compiled_layers import compiled_layers
 from everlearn.tasks.labelled import EndTask
 
 LOADS = """
@@ -259,3 +266,100 @@ def test_the_python_interface(tmp_path: Path) -> None:
 def test_training_arguments_that_would_break_a_run(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(RecipeError, match=f"train.{key}"):
         training_arguments({key: value}, tmp_path, 0)
+
+
+# -- an LSTM and a CNN in whole runs: random weights from the recipe, EWC, an end task, embeddings frozen or not -------
+
+
+@pytest.mark.parametrize(("model_type", "frozen"), [("everlearn-lstm", []), ("everlearn-cnn", ["embeddings"])])
+def test_two_domains_and_a_task(model_type: str, frozen: list[str], tmp_path: Path) -> None:
+    task = {"name": "word", "train": str(labelled(tmp_path, "train", 24)), "test": str(labelled(tmp_path, "test", 12))}
+    task |= {"domain": "first", "epochs": 1, "max_length": 16, "state_of_the_art": 1.0}
+    tiny.tokenizer().save_pretrained(tmp_path / "tokenizer")
+    sizes = {"vocab_size": tiny.VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "tie_word_embeddings": False}
+    base = {"config": {"model_type": model_type, **sizes}, "tokenizer": str(tmp_path / "tokenizer"), "frozen": frozen}
+    evaluation = {"end_tasks": "every", "end_task_seeds": 1}
+    method = {"name": "ewc", "strength": 100, "samples": 4}
+    of = recipe(tmp_path, "gpt2", method=method, model=base, end_tasks=[task], evaluation=evaluation)
+    results = ContinualLearner(of).run()
+    assert len(results.matrices["standardised"].values) == 3
+    loss = results.matrices["loss"].values
+    assert loss[2][0] < loss[0][0]  # something was learnt
+    stages = [
+        AutoModelForCausalLM.from_pretrained(of.folder() / name) for name in ("stage-01-first", "stage-02-second")
+    ]
+    embeddings, head = (
+        [getattr(model, f"get_{which}_embeddings")().weight for model in stages] for which in ("input", "output")
+    )
+    assert torch.equal(*embeddings) == bool(frozen)
+    assert not torch.equal(*head)
+    own = type(stages[0]).__module__
+    made = export(of.folder() / "stage-02-second", tmp_path / "out").folder
+    for card in ((of.folder() / "README.md").read_text(), (made / "README.md").read_text()):
+        assert f"```python\nimport {own}  #" in card
+        assert "with everlearn installed" in card
+        assert "without everlearn installed" not in card
+
+
+# -- `train.torch_compile`: the same numbers, compiled once for all stages, and what cannot be compiled is refused -----
+
+GRAPHS: list[int] = []
+
+
+def counting(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    """A backend that runs a graph as it is and counts it."""
+    GRAPHS.append(len(inputs))
+    return graph.forward
+
+
+@pytest.fixture
+def backend() -> Iterator[str]:
+    """The name of a backend that counts."""
+    torch._dynamo.reset()
+    torch._dynamo.register_backend(counting, name="counting")
+    GRAPHS.clear()
+    yield "counting"
+    torch._dynamo.reset()
+
+
+def test_the_numbers_are_the_same_and_stages_share_what_is_compiled(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = recipe(tmp_path, "gpt2", dropout=0.1, method=[{"name": "l2_sp"}, {"name": "mofo"}])
+    before: list[int] = []
+    compile_ = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda *args, **options: (before.append(len(GRAPHS)), compile_(*args, **options))
+    )
+    finals = []
+    for name in ("plain", "compiled"):
+        train = {**of.train, **({"torch_compile_backend": backend} if name == "compiled" else {})}
+        learner = ContinualLearner(elsewhere(of.changed(train=train), tmp_path / name))
+        learner.run()
+        finals.append(learner.model_after(2).state_dict())
+    for name, value in finals[0].items():
+        torch.testing.assert_close(finals[1][name], value, rtol=1e-4, atol=1e-6)
+    assert len(before) == 4, "two layers in two stages"
+    assert 0 < before[2] == len(GRAPHS), "nothing is compiled in the second stage"
+
+
+@pytest.mark.parametrize(
+    ("method", "train", "says"),
+    [
+        ("lora", {"torch_compile": True}, r"method 'lora' acts inside the forward pass at each step \(`attach`\)"),
+        ("kd", {"torch_compile_mode": "default"}, r"method 'kd' acts inside .* \(`views`\)"),
+        ("sequential", {"torch_compile_backend": "inducter"}, r"`train\.torch_compile_backend: inducter`.*cannot be"),
+    ],
+)
+def test_refused(tmp_path: Path, method: str, train: dict[str, Any], says: str) -> None:
+    of = recipe(tmp_path, "gpt2", method=[{"name": method}])
+    with pytest.raises(EverlearnError, match=says):
+        ContinualLearner(of.changed(train={**of.train, **train})).check()
+
+
+def test_a_hook_inside_a_layer_is_not_passed_over() -> None:
+    model = tiny.model("gpt2")
+    model.transformer.h[0].attn.register_forward_hook(lambda *_: None)
+    with compiled_layers(model, {"torch_compile": True}), pytest.raises(MethodError, match="reads or changes"):
+        model(input_ids=torch.tensor([[5, 6]]))
+    assert model.transformer.h[0]._compiled_call_impl is None
