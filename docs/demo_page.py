@@ -1,4 +1,4 @@
-"""The tables of results/demo.md and README's picture, from the cells of the demo's runs in results/demo.zip.
+"""The tables of results/demo.md and README's picture, from the cells of the demo's runs in results/demo.
 
     python docs/demo_page.py                # writes both from the committed cells
     python docs/demo_page.py runs/demo      # takes the cells of a demo that was just run first
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import io
 import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -23,35 +24,32 @@ from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn_bench.demo.demo import METHODS
 
 HERE = Path(__file__).resolve().parent
-PAGE, PICTURE, RUNS = (HERE / "results" / name for name in ("demo.md", "demo.svg", "demo.zip"))
+PAGE, PICTURE, RUNS = (HERE / "results" / name for name in ("demo.md", "demo.svg", "demo"))
+CELLS = RUNS / "cells.zip"
 BEGIN, END = "<!-- tables, by docs/demo_page.py -->\n", "<!-- end of tables -->\n"
 
 
 def take(folder: Path) -> None:
     """Keep what a comparison of the runs reads, without places of this machine; the same runs make the same bytes."""
-    kept: dict[str, bytes] = {}
+    cells: dict[str, bytes] = {}
     for name in METHODS:
         for file in (folder / name / "evaluation").glob("stage-*/*.safetensors"):
-            kept[file.relative_to(folder).as_posix()] = file.read_bytes()
+            cells[file.relative_to(folder).as_posix()] = file.read_bytes()
         for text in ("results.json", "recipe.yaml"):
-            kept[f"{name}/{text}"] = anywhere((folder / name / text).read_text(encoding="utf-8")).encode()
-    pack(kept)
-
-
-def pack(kept: dict[str, bytes]) -> None:
-    """Write the files of the runs into one archive."""
+            files.write_text(RUNS / name / text, anywhere((folder / name / text).read_text(encoding="utf-8")))
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        for place, content in sorted(kept.items()):
+        for place, content in sorted(cells.items()):
             archive.writestr(zipfile.ZipInfo(place), content)  # with the format's first day as its time
-    files.write_bytes(RUNS, packed.getvalue())
+    files.write_bytes(CELLS, packed.getvalue())
 
 
 @functools.cache
 def unpacked() -> tempfile.TemporaryDirectory[str]:
-    """Unpack the runs' files for as long as this process goes on."""
+    """Put the runs' files and cells together for as long as this process goes on."""
     folder = tempfile.TemporaryDirectory()
-    with zipfile.ZipFile(RUNS) as archive:
+    shutil.copytree(RUNS, folder.name, dirs_exist_ok=True)
+    with zipfile.ZipFile(CELLS) as archive:
         archive.extractall(folder.name)
     return folder
 

@@ -85,7 +85,7 @@ class TinySuite(Suite):
                 "per_device_train_batch_size": 2,
                 "learning_rate": 1e-3,
                 "logging_steps": 1,
-                "save_steps": 1,
+                "save_strategy": "no",
             },
             "evaluation": {"blocks": 4, "batch_size": 4, "end_task_seeds": 2},
         }
