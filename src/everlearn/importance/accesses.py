@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.importance.magnitude import StepSums, inside_backward
 from everlearn.model.anatomy import Anatomy, Owned
 from everlearn.model.architectures import Tokens
-from everlearn.model.objectives import where_text_is
+from everlearn.model.objectives import Objective, where_text_is
 from everlearn.model.training_mode import evaluating
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Objective
 
 
 @dataclass(frozen=True)

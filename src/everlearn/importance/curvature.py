@@ -6,7 +6,6 @@ Its diagonal, a low-rank estimate of the full matrix, and the sampled labels tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,10 +13,8 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.importance.gradient_moments import Batch, gradient_moment, parameters_to_measure, part_of, rows_of
+from everlearn.model.objectives import Objective
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Objective
 
 
 def labels_of_the_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,10 +14,8 @@ from everlearn.errors import MethodError
 from everlearn.importance.units import Batch, Reduce, gate_gradients
 from everlearn.model.anatomy import Site
 from everlearn.model.content import counted
+from everlearn.model.objectives import Objective
 from everlearn.model.training_mode import dropout_rates, evaluating, training
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Objective
 
 Text = Literal["plain", "masked"]
 Representation = Literal["hidden", "logits"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -13,12 +13,10 @@ from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, register
+from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import whole
 from everlearn.ranges import Around, OneOf, ranges
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 
 @register

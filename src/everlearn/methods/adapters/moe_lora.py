@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -18,11 +18,8 @@ from everlearn.methods.base import Batch, Cost, Reading, Stage, register
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import Projection, kind_of
 from everlearn.model.architectures import Tokens
-from everlearn.model.objectives import where_text_is
+from everlearn.model.objectives import Outputs, where_text_is
 from everlearn.model.quantising import is_quantised
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 START = 0.02
 """Standard deviation of the initial weights of a router."""

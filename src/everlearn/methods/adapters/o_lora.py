@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -16,12 +16,10 @@ from everlearn.methods.adapters.low_rank import A
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Setting, Stage, Variant, register
 from everlearn.methods.state import Tensors
 from everlearn.model.adapted import weights_of
+from everlearn.model.objectives import Outputs
 from everlearn.model.peft_adapter import directions_of, matrices_of
 from everlearn.model.sharding import local_part, value_over_shards
 from everlearn.ranges import Around, OneOf, ranges
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

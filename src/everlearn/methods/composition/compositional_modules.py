@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -25,11 +25,8 @@ from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_other_wid
 from everlearn.methods.state import Fact, Tensors, TextRows
 from everlearn.methods.tricks.depth import Thaws, scaled_rates
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import View, row_means
+from everlearn.model.objectives import Outputs, View, row_means
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 ALL_ROWS = 2**31
 """Capacity of the stored rows: each domain brings `samples` of them, and none is dropped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -45,11 +45,9 @@ from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted
 from everlearn.model.lora_targets import Targets
+from everlearn.model.objectives import Outputs
 from everlearn.model.training_mode import evaluating
 from everlearn.model.vocabulary_head import config_of
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 
 @register

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -35,20 +35,15 @@ from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_
 from everlearn.methods.cost import usual_row
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach, refuse_other_additions
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
-from everlearn.methods.state import ByDomain, Tensors
+from everlearn.methods.state import ByDomain, Kind, Memory, MemoryReader, StatePiece, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import content_of
 from everlearn.model.lora_targets import Targets
-from everlearn.model.objectives import IGNORE
+from everlearn.model.objectives import IGNORE, Outputs
 from everlearn.model.packed_rows import PADDING
 from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
-
-from everlearn.methods.state import Kind, Memory, MemoryReader, StatePiece
 
 IDS, DOCUMENT, TARGET = "input_ids", "document", "attention"
 NUMBERS: dict[str, tuple[Kind, int]] = {IDS: ("int", 2), DOCUMENT: ("int", 2), TARGET: ("float", 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -38,12 +38,9 @@ from everlearn.methods.masks.contrast import contrast
 from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted
-from everlearn.model.objectives import IGNORE, row_means
+from everlearn.model.objectives import IGNORE, Outputs, row_means
 from everlearn.model.vocabulary_head import config_of
 from everlearn.ranges import Around, ranges
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 PER_TOKEN = ("representations", "logits")
 """Comparisons token by token; the others compare whole texts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -12,11 +12,8 @@ from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, N
 from everlearn.methods.distillation.comparisons import cross_entropy
 from everlearn.methods.distillation.teacher import WithTeacher, answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.anchor import Anchored
-from everlearn.model.objectives import row_means
+from everlearn.model.objectives import Outputs, row_means
 from everlearn.ranges import Around, ranges
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 
 @register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,13 +21,10 @@ from everlearn.methods.distillation.demonstrations import HERE, Demonstration, D
 from everlearn.methods.distillation.teacher import cost_of_teacher, distance_from, rounding_like, teacher_of
 from everlearn.methods.state import Memory, MemoryReader, Tensors
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import IGNORE
+from everlearn.model.objectives import IGNORE, Outputs
 from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode, left_padded
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 ROUND = 8
 """Teacher rows are a multiple of so many tokens, to keep the number of shapes small."""

@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.methods.base import Method, Setting
 from everlearn.model.structure import architecture_of
 from everlearn.model.units import why_without_units
-
-if TYPE_CHECKING:
-    from everlearn.methods.base import Method, Setting
 
 PREFIX = "everlearn_"
 

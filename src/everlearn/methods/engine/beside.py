@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from everlearn.model.gates import row_gates
-from everlearn.model.objectives import IGNORE, Batch, Objective, Outputs
-
-if TYPE_CHECKING:
-    from everlearn.methods.base import View
+from everlearn.model.objectives import IGNORE, Batch, Objective, Outputs, View
 
 
 class OutputsBeside(Outputs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,9 +22,7 @@ from everlearn.methods.gates.hard_attention import GatedAttachment, settled
 from everlearn.methods.gates.hat_adapter import GatedAdapters, HATAdapter
 from everlearn.model.anatomy import Site, kind_of
 from everlearn.model.content import counted, mean_state
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
+from everlearn.model.objectives import Outputs
 
 
 @register

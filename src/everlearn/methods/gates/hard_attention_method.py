@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -31,9 +31,7 @@ from everlearn.methods.engine.attachment import (
 )
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
 from everlearn.methods.state import Tensors
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
+from everlearn.model.objectives import Outputs
 
 
 class HardAttentionMethod(Method):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -30,10 +30,7 @@ from everlearn.methods.engine.attachment import detach
 from everlearn.methods.growth.experts import GrowingExperts, feed_forward_networks
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy
-from everlearn.model.objectives import row_means
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
+from everlearn.model.objectives import Outputs, row_means
 
 
 @register

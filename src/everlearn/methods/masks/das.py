@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.importance import accumulate, general_importance, normalise, unit_importance
 from everlearn.importance.proxy import has_dropout
@@ -33,12 +34,9 @@ from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.content import counted, mean_state
 from everlearn.model.gates import row_gates
+from everlearn.model.objectives import Outputs
 from everlearn.model.training_mode import evaluating, training
 from everlearn.ranges import Between, ranges
-
-if TYPE_CHECKING:
-    from everlearn.data.blocks import BlockSource
-    from everlearn.model.objectives import Outputs
 
 Map = dict[str, Tensor]
 

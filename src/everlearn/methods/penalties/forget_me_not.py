@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -18,10 +18,7 @@ from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import maxima
 from everlearn.methods.penalties.penalty_and_teacher import PenaltyAndTeacher
 from everlearn.model.content import counted
-from everlearn.model.objectives import IGNORE
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
+from everlearn.model.objectives import IGNORE, Outputs
 
 
 @register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -19,10 +19,7 @@ from everlearn.methods.distillation.teacher import answers_beside
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty_and_teacher import PenaltyAndTeacher
 from everlearn.methods.state import Fact
-from everlearn.model.objectives import row_means
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
+from everlearn.model.objectives import Outputs, row_means
 
 
 @register

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from accelerate.state import AcceleratorState, is_initialized
@@ -28,12 +28,10 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.adapted import Weight, weights_of
+from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import gathered, local, shard_like, value_over_shards, whole
 from everlearn.model.vocabulary_head import output_head
 from everlearn.ranges import Around, Between, ranges
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 MEASURING, JOINING = 8, 32
 """Bytes per entry of the current tensor: to square its gradient and check that it is finite; and to join two penalties

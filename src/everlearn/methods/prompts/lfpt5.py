@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,13 +40,10 @@ from everlearn.methods.prompts.soft_prompt import (
 )
 from everlearn.methods.state import Memory, MemoryReader, OneTensor, StatePiece
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import IGNORE
+from everlearn.model.objectives import IGNORE, Outputs
 from everlearn.model.training_mode import evaluating
 from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for, seeded
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 PROMPT = "prompt"
 COUNTS = TypeAdapter(dict[str, NonNegativeInt])

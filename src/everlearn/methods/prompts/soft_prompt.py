@@ -6,19 +6,17 @@ rows nor frozen earlier prompts, and its model is not a plain one between stages
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import kind_of
 from everlearn.model.vocabulary_head import config_of
-
-if TYPE_CHECKING:
-    from everlearn.methods.base import Method, Setting, Stage
 
 
 class BeforeText(Attachment):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,14 +20,11 @@ from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_encoder_decoder, refuse_other_width
 from everlearn.methods.state import Fact, OneTensor, Tensors
 from everlearn.model.content import counted
-from everlearn.model.objectives import row_means
+from everlearn.model.objectives import Outputs, row_means
 from everlearn.model.training_mode import evaluating
 from everlearn.model.vocabulary_head import config_of
 from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 ROWS = "rows"
 """Key of the row numbers among the tensors of the selected sequences."""

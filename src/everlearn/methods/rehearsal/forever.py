@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, field_validator
@@ -18,13 +18,10 @@ from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Set
 from everlearn.methods.cost import usual_row
 from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_encoder_decoder, refuse_other_width
 from everlearn.methods.state import Fact, Tensors, TextRows
-from everlearn.model.objectives import row_means
+from everlearn.model.objectives import Outputs, row_means
 from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
 from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
 
 USUAL_ROWS = 10_000
 """Assumed number of rows of a domain that is not known."""

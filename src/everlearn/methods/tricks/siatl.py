@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -14,11 +14,7 @@ from everlearn.methods.engine.attachment import refuse_frozen_model
 from everlearn.methods.tricks.depth import Thaws, scaled_rates
 from everlearn.model.anatomy import kind_of
 from everlearn.model.depth import depth_groups
-from everlearn.model.objectives import IGNORE, row_means
-
-if TYPE_CHECKING:
-    from everlearn.model.objectives import Outputs
-
+from everlearn.model.objectives import IGNORE, Outputs, row_means
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
