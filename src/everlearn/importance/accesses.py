@@ -7,6 +7,7 @@ a memory slot with value v_i, and m_i, the input of that projection, says how mu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,7 @@ class SlotAccesses(StepSums):
         for layer in layers:
             self._widths[layer.output] = layer.slots
             hook = self._counter(layer.output, most)
-            self._handles.append(model.get_submodule(layer.output).register_forward_pre_hook(hook))
+            self._hooks.enter_context(model.get_submodule(layer.output).register_forward_pre_hook(hook))
 
     def _counter(self, path: str, most: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -118,14 +119,11 @@ def rows_with_access(
 
         return count
 
-    handles = [model.get_submodule(path).register_forward_pre_hook(counter(path)) for path in found]
-    try:
-        with evaluating(model):
-            for batch in batches:
-                positions = positions_in(batch, layers)
-                objective.hidden(model, objective.inputs(batch))
-                read += len(batch["input_ids"])
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, evaluating(model):
+        for path in found:
+            hooks.enter_context(model.get_submodule(path).register_forward_pre_hook(counter(path)))
+        for batch in batches:
+            positions = positions_in(batch, layers)
+            objective.hidden(model, objective.inputs(batch))
+            read += len(batch["input_ids"])
     return torch.cat(list(found.values())), read

@@ -10,6 +10,7 @@ out too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,16 +59,14 @@ def divided_sums(
     """
     rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
     powers = GradientPowers(power)
-    fsdp_modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    hooks = [module.register_forward_pre_hook(powers.hook_gathered_weights) for module in fsdp_modules]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                hooks.enter_context(module.register_forward_pre_hook(powers.hook_gathered_weights))
         for group in _groups(samples, processes):
             own, weight = group[min(rank, len(group) - 1)]
             powers.factor = weight if rank < len(group) else 0.0
             mean_loss(model, own).backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
     # FSDP2 divides what it adds up by the number of processes.
     sums = {name: _pop_gradient(weight).mul_(processes) for name, weight in weights.items()}
     model.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ class StepSums:
         self.positions: Mapping[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._widths: dict[str, int] = {}
-        self._handles: list[Any] = [model.register_forward_hook(self._pass_ends)]
+        self._hooks = ExitStack()
+        self._hooks.enter_context(model.register_forward_hook(self._pass_ends))
 
     def _pass_ends(self, module: nn.Module, *_: Any) -> None:
         if self.rows is not None and module.training and torch.is_grad_enabled():
@@ -76,9 +78,7 @@ class StepSums:
 
     def close(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
         self._sums.clear()
 
 
@@ -112,11 +112,11 @@ class OutputMagnitude(StepSums):
                 self._widths[name] = getattr(part, "out_features", None) or part.get_parameter("weight").shape[-1]
                 adapter = name.rpartition(".")[2] if part is not module else None
                 dora = adapter if adapter in getattr(module, "lora_magnitude_vector", {}) else None
-                self._handles.append(part.register_forward_hook(self._counter(name, path, dora)))
+                self._hooks.enter_context(part.register_forward_hook(self._counter(name, path, dora)))
             for adapter, layer in getattr(module, "lora_magnitude_vector", {}).items():
                 self._follow_text(f"{path}.{adapter}", layer)
             if module is last:
-                self._handles.append(observe_logits(module, self._logits(path)))
+                self._hooks.callback(observe_logits(module, self._logits(path)).remove)
 
     def _follow_text(self, key: str, layer: nn.Module) -> None:
         """Record the input of a DoRA layer while it runs, to tell it from the identity matrix.
@@ -131,7 +131,8 @@ class OutputMagnitude(StepSums):
         def leaves(*_: Any) -> None:
             self._flowing.pop(key, None)
 
-        self._handles += [layer.register_forward_pre_hook(enters), layer.register_forward_hook(leaves)]
+        self._hooks.enter_context(layer.register_forward_pre_hook(enters))
+        self._hooks.enter_context(layer.register_forward_hook(leaves))
 
     def _counter(self, name: str, path: str, dora: str | None) -> Callable[[nn.Module, Any, Tensor], None]:
         """Return a forward hook that counts the outputs of a layer, or of the A or B of a DoRA adapter."""

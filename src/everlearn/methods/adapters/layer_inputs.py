@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -34,19 +35,15 @@ def second_moments(
 ) -> dict[str, Tensor]:
     """Return X Xᵀ of the inputs X of each layer, [d_in, d_in]; in float64, since small eigenvalues may be needed."""
     moments: dict[str, Tensor] = {}
-    handles = []
-    for path, layer in layers.items():
+    with ExitStack() as hooks:
+        for path, layer in layers.items():
 
-        def add(layer: nn.Module, inputs: tuple[Any, ...], path: str = path) -> None:
-            x = inputs[0].detach().flatten(0, -2).double()
-            moments[path] = moments.get(path, 0) + x.T @ x
+            def add(layer: nn.Module, inputs: tuple[Any, ...], path: str = path) -> None:
+                x = inputs[0].detach().flatten(0, -2).double()
+                moments[path] = moments.get(path, 0) + x.T @ x
 
-        handles.append(layer.register_forward_pre_hook(add))
-    try:
+            hooks.enter_context(layer.register_forward_pre_hook(add))
         read_rows(stage, samples, source)
-    finally:
-        for handle in handles:
-            handle.remove()
     return moments
 
 

@@ -183,23 +183,20 @@ class SideTuning(Method):
         weights = list(net.layers.parameters())
         optimizer = torch.optim.Adam(weights, lr=self.config.distil_rate)
         last = layers_read(stage.model)[-1]
-        handle = last.register_forward_hook(lambda *args: targets.append(plain(args[-1])), prepend=True)
-        try:
-            with evaluating(stage.model):
-                for batch in stage.batches(self.config.samples):
-                    inputs = stage.objective.inputs(batch)
-                    stage.objective.hidden(stage.model, inputs)
-                    side, target = net.side, targets.pop().detach()
-                    mask = inputs.get("attention_mask")
-                    if mask is not None and mask.dim() == 2:  # other masks isolate the documents of full rows
-                        side, target = side[mask.bool()], target[mask.bool()]
-                    loss = F.mse_loss(side, target) / target.square().mean()
-                    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-                        weight.grad = gradient
-                    optimizer.step()
-                    optimizer.zero_grad()
-        finally:
-            handle.remove()
+        hook = last.register_forward_hook(lambda *args: targets.append(plain(args[-1])), prepend=True)
+        with hook, evaluating(stage.model):
+            for batch in stage.batches(self.config.samples):
+                inputs = stage.objective.inputs(batch)
+                stage.objective.hidden(stage.model, inputs)
+                side, target = net.side, targets.pop().detach()
+                mask = inputs.get("attention_mask")
+                if mask is not None and mask.dim() == 2:  # other masks isolate the documents of full rows
+                    side, target = side[mask.bool()], target[mask.bool()]
+                loss = F.mse_loss(side, target) / target.square().mean()
+                for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                    weight.grad = gradient
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 class SideNet(BesideLayers):

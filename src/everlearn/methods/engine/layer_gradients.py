@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
 from everlearn.errors import MethodError
@@ -25,7 +25,7 @@ class LayerGradients:
     def __init__(self) -> None:
         self._weights: dict[str, Weight] = {}
         self._sums: dict[str, Tensor] = {}
-        self._hooks: list[RemovableHandle] = []
+        self._hooks = ExitStack()
 
     def watch(self, weights: Mapping[str, Weight], when: Callable[[], bool]) -> None:
         """Register hooks on the layers with adapters; they accumulate gradients in passes for which `when()` is true.
@@ -45,7 +45,7 @@ class LayerGradients:
                     "is an embedding. Use `mas` or `ewc`, which measure after a domain."
                 )
             vector, transposed = weight.parameter.dim() == 1, isinstance(base, Conv1D)
-            self._hooks.append(layer.register_forward_hook(self._hook(name, vector, transposed, when)))
+            self._hooks.enter_context(layer.register_forward_hook(self._hook(name, vector, transposed, when)))
 
     def _hook(self, name: str, vector: bool, transposed: bool, when: Callable[[], bool]) -> Callable[..., None]:
         def after(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -73,6 +73,5 @@ class LayerGradients:
 
     def stop(self) -> None:
         """Remove the hooks."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._sums = [], {}
+        self._hooks.close()
+        self._sums = {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Transform
@@ -50,8 +50,7 @@ class Transforms:
     ) -> None:
         self._stage, self._outside = stage, outside
         self._placed: dict[str, _Placed] = {}
-        self._handles: list[RemovableHandle] = []
-        self._restoring: list[Callable[[], None]] = []
+        self._hooks = ExitStack()
         for method, functions in transforms:
             for name, function in functions.items():
                 if name in self._placed:
@@ -75,9 +74,9 @@ class Transforms:
             if own:
                 called = self._stage.model if module is self._outside else module
                 restore = functools.partial(_restore, module, tuple(own))
-                self._handles.append(called.register_forward_pre_hook(self._substitution(module, own)))
-                self._handles.append(called.register_forward_hook(restore, always_call=True))
-                self._restoring.append(restore)
+                self._hooks.callback(restore)  # after the hooks are removed: a pass may be interrupted (Ctrl-C)
+                self._hooks.enter_context(called.register_forward_pre_hook(self._substitution(module, own)))
+                self._hooks.enter_context(called.register_forward_hook(restore, always_call=True))
 
     def _substitution(self, module: nn.Module, own: Mapping[str, _Placed]) -> Callable[..., None]:
         def substitute(*_: Any) -> None:
@@ -113,12 +112,7 @@ class Transforms:
 
     def remove(self) -> None:
         """Remove all hooks from the model."""
-        for handle in self._handles:
-            handle.remove()
-        for restore in self._restoring:  # a pass may have been interrupted (Ctrl-C)
-            restore()
-        self._handles.clear()
-        self._restoring.clear()
+        self._hooks.close()
         self._placed.clear()
 
 

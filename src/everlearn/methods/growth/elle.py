@@ -294,12 +294,9 @@ class ELLE(Method):
             attached(teacher, self.name).rows = known
         seen: list[Tensor] = []
         # Forward hooks see the arguments as changed by pre-hooks: only the labelled positions.
-        handle = head.register_forward_hook(lambda _, args, losses: seen.append(args[0]))
-        try:
-            with torch.no_grad(), rounding_like(stage.model):
-                stage.objective.forward(teacher, batch)
-        finally:
-            handle.remove()
+        hook = head.register_forward_hook(lambda _, args, losses: seen.append(args[0]))
+        with hook, torch.no_grad(), rounding_like(stage.model):
+            stage.objective.forward(teacher, batch)
         return seen[0], projection(head, logit_cap(teacher), logit_bias(teacher))
 
     def _domains_of_stored(self, numbers: dict[str, int]) -> dict[bytes, int]:

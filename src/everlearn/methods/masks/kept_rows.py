@@ -8,6 +8,7 @@ the cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -33,18 +34,16 @@ class KeptRows:
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str], plan: Callable[[], Plan]) -> None:
-        self._handles: list[Any] = []
+        self._hooks = ExitStack()
         for path in modules:
             module = model.get_submodule(path)
-            self._handles.append(module.register_forward_pre_hook(self._detach_weight))
+            self._hooks.enter_context(module.register_forward_pre_hook(self._detach_weight))
             # The first of all hooks, so that others see the ordinary output.
-            self._handles.append(module.register_forward_hook(self._attach_rows(path, plan), prepend=True))
+            self._hooks.enter_context(module.register_forward_hook(self._attach_rows(path, plan), prepend=True))
 
     def close(self) -> None:
         """Restore the ordinary gradients of the layers."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
 
     @staticmethod
     def _detach_weight(module: nn.Module, _: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
@@ -124,7 +125,7 @@ class MIGU(Method):
         self._kept: KeptRows | None = None
         self._plan: dict[str, Tensor] = {}
         self._moved: dict[str, Tensor] = {}
-        self._handles: list[Any] = []
+        self._hooks = ExitStack()
         self._active = False
 
     def check(self, setting: Setting) -> None:
@@ -188,9 +189,11 @@ class MIGU(Method):
         self._units = list(units_of(stage.model, paths))
         if self.config.selector == "magnitude":
             self._magnitude = OutputMagnitude(stage.model, paths, own_of_b=self.config.lora_b == "own")
+            self._hooks.callback(self._magnitude.close)
         if self.config.gradient_of == "kept-rows":
             self._kept = KeptRows(stage.model, paths, lambda: self._plan)
-            self._handles.append(stage.model.register_forward_hook(self._choose))
+            self._hooks.callback(self._kept.close)
+            self._hooks.enter_context(stage.model.register_forward_hook(self._choose))
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Set which positions of the next pass are counted: those of the batch, not views of other methods."""
@@ -235,13 +238,9 @@ class MIGU(Method):
         self._close()
 
     def _close(self) -> None:
-        for hooks in (self._magnitude, self._kept):
-            if hooks is not None:
-                hooks.close()
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.close()
         self._magnitude = self._kept = None
-        self._handles, self._plan, self._moved = [], {}, {}
+        self._plan, self._moved = {}, {}
 
 
 def _layers(model: nn.Module, layout: Anatomy, components: tuple[Part, ...]) -> dict[str, Tokens]:
