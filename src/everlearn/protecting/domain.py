@@ -24,8 +24,8 @@ from everlearn.model.sharding import Blueprint
 from everlearn.model.training_mode import as_its_class_computes
 from everlearn.model.vocabulary import new_token_ids
 from everlearn.model.vocabulary_head import output_head
-from everlearn.protecting.foreign_batches import their_objective
 from everlearn.protecting.foreign_data import AnsweredPrompts, Collator, Examples, as_block, padded
+from everlearn.protecting.foreign_objectives import their_objective
 from everlearn.protecting.foreign_text import Theirs, as_text
 from everlearn.protecting.held_out import OneText, ScoredText, general_text
 from everlearn.protecting.memory import MemoryFolder
@@ -217,12 +217,12 @@ class ProtectedDomain:
             events: what happened during the training, one sentence each.
             blueprint: the structure of the model before FSDP2 divided it; None if it is complete.
         """
-        self._masks = self._masks_at_work()
-        self.end(blueprint)
-        stage = self.stage
+        self._masks, stage = self._masks_at_work(), self.stage
+        with as_its_class_computes(stage.model):
+            self.protection.end(blueprint)
         forgetting = [text.forgetting(stage.model, stage.batch_size, self._bf16) for text in self._held_out]
         if writes:
-            self.remember()
+            self.folder.save(self.protection.methods, stage.domain)
         place = self.folder.newest if writes else None
         self._report = ProtectionReport(
             domain=stage.domain,
@@ -237,11 +237,6 @@ class ProtectedDomain:
             forgetting=tuple(forgetting),
             events=tuple(events),
         )
-
-    def end(self, blueprint: Blueprint | None = None) -> None:
-        """Let the methods measure what was learnt."""
-        with as_its_class_computes(self.stage.model):
-            self.protection.end(blueprint)
 
     def abandon(self) -> None:
         """Remove all hooks from the model after a failed training."""
@@ -289,10 +284,6 @@ class ProtectedDomain:
                         f"Method '{method.label}' takes each row of a batch for an example, and here a batch has one "
                         f"row with all examples. {self._flattening}."
                     )
-
-    def remember(self) -> None:
-        """Write the memory; on one process only."""
-        self.folder.save(self.protection.methods, self.stage.domain)
 
     def save_state(self, folder: Path) -> None:
         """Save the state of the methods beside a checkpoint in the middle of the domain."""

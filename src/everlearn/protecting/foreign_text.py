@@ -30,7 +30,9 @@ def as_text(batch: Mapping[str, Any]) -> Batch:
     if labels is not None and labels.dim() == 2 and "input_ids" in tensors:
         return tensors
     if {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask"} <= tensors.keys():
-        ids, seen = (torch.cat([tensors[f"{part}_{of}"] for part in ("prompt", "completion")], 1) for of in _PARTS)
+        ids, seen = (
+            torch.cat([tensors[f"{part}_{of}"] for part in ("prompt", "completion")], 1) for of in ("ids", "mask")
+        )
         learnt = torch.cat([torch.zeros_like(tensors["prompt_mask"]), tensors["completion_mask"]], 1)
     elif {"input_ids", "attention_mask", "completion_mask"} <= tensors.keys():
         ids, seen, learnt = (tensors[name] for name in ("input_ids", "attention_mask", "completion_mask"))
@@ -41,9 +43,6 @@ def as_text(batch: Mapping[str, Any]) -> Batch:
             "collator for language modelling."
         )
     return {"input_ids": ids, "attention_mask": seen, "labels": ids.masked_fill(learnt == 0, IGNORE)}
-
-
-_PARTS = ("ids", "mask")
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,12 @@ class MemoryFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = self._newest()
-        if self._last is not None and (wrong := files.damage(self._last)):
-            raise RunError(f"{wrong}. Restore it from a copy, or start again with another folder (`memory`).")
-        self.domains: list[str] = [] if self._last is None else files.read_json(self._last / FACTS)["domains"]
-        """Names of the domains learnt so far, in order."""
-
-    @property
-    def newest(self) -> Path | None:
+        self.newest = self._newest()
         """The folder of the memory after the last domain, or None."""
-        return self._last
+        if self.newest is not None and (wrong := files.damage(self.newest)):
+            raise RunError(f"{wrong}. Restore it from a copy, or start again with another folder (`memory`).")
+        self.domains: list[str] = [] if self.newest is None else files.read_json(self.newest / FACTS)["domains"]
+        """Names of the domains learnt so far, in order."""
 
     def check_unchanged(self) -> None:
         """Check that no other training has written a newer memory than the one that was loaded.
@@ -48,11 +44,11 @@ class MemoryFolder:
         Raises:
             RunError: another process has written one since.
         """
-        newest = self._newest()
-        if newest != self._last:
+        there = self._newest()
+        if there != self.newest:
             raise RunError(
-                f"{self.path} holds {newest.name if newest else 'nothing'} and held "
-                f"{self._last.name if self._last else 'nothing'} when `protect` was called: another training has "
+                f"{self.path} holds {there.name if there else 'nothing'} and held "
+                f"{self.newest.name if self.newest else 'nothing'} when `protect` was called: another training has "
                 "written there since. Call `protect` again after it, or give another folder (`memory`)."
             )
 
@@ -62,26 +58,26 @@ class MemoryFolder:
         Raises:
             MethodError: a method that has a memory is not in the list, and would lose it.
         """
-        if self._last is None:
+        if self.newest is None:
             return
         known = {method.name for method in methods}
-        lost = sorted({p.stem for p in self._last.glob("*.json")} - known - {Path(FACTS).stem, Path(files.SEAL).stem})
+        lost = sorted({p.stem for p in self.newest.glob("*.json")} - known - {Path(FACTS).stem, Path(files.SEAL).stem})
         if lost:
             raise MethodError(
                 f"{self.path} holds the memory of method '{lost[0]}', which is not in the list and would forget what "
                 f"it knows of {', '.join(self.domains)}. Add it, or give another folder (`memory`)."
             )
-        load_memories(self._last, methods)
+        load_memories(self.newest, methods)
 
     def save(self, methods: Sequence[Method], domain: str) -> None:
         """Save the memory of the methods after a domain; the previous one is removed once this one is complete."""
         self.check_unchanged()
-        domains, before = [*self.domains, domain], self._last
+        domains, before = [*self.domains, domain], self.newest
         place = self.path / f"stage-{len(domains):02d}-{domain}"
         with files.new_folder(place) as folder:
             save_memories(folder, methods)
             files.write_json(folder / FACTS, {"domains": domains, "everlearn": __version__})
-        self.domains, self._last = domains, place
+        self.domains, self.newest = domains, place
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 

@@ -166,11 +166,6 @@ class StopWhenForgetting(TrainerCallback):
         if checkpoint is not None:
             self._trainer._load_from_checkpoint(checkpoint)
 
-    @property
-    def ended(self) -> bool:
-        """Whether it is decided with which weights the domain ends."""
-        return self.guard.end is not None
-
     def _session(self, checkpoint: str | None) -> str | None:
         """Read what was decided, and return the checkpoint to begin with."""
         options, trainer = self._options, self._trainer

@@ -81,7 +81,7 @@ class Protected(_Base):
                     self.protected.load_state(Path(checkpoint) / FOLDER)
                 self.train_dataset = self.protected.begin()
                 blueprint = Blueprint(self.protected.stage.model) if self.is_fsdp_enabled else None
-                if self.stopping is not None and self.stopping.ended:
+                if self.stopping is not None and self.stopping.guard.end is not None:  # it is decided where it ends
                     self.stopping.load(checkpoint)
                     break
                 result = super().train(checkpoint, *args, **kwargs)
