@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 import stages
 import tiny
 from everlearn.errors import MethodError, ModelError
-from everlearn.importance.fisher import fisher
+from everlearn.importance import fisher
 from everlearn.methods import build
 from everlearn.methods.engine.protection import check_methods
 from everlearn.model.anatomy import Anatomy, anatomy, head_path, kind_of, register_architecture

@@ -1,9 +1,8 @@
 """Importance measures: exact gradients of unit gates, Fisher information, and output magnitudes."""
 
 from everlearn.importance.curvature import label_directions, label_fisher, labels_of_the_model
-from everlearn.importance.fisher import fisher
 from everlearn.importance.fisher_forms import Diagonal, Importance, Kronecker, kronecker_fisher
-from everlearn.importance.gradient_moments import gradient_moment
+from everlearn.importance.gradient_moments import fisher, gradient_moment
 from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.importance.normalisation import accumulate, normalise
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample

@@ -61,18 +61,7 @@ def label_fisher(
     :func:`everlearn.importance.fisher` of the *mean* loss of a row, which EWC uses, is T times smaller for rows of T
     labels; with λ = T a label of old text has the same weight as one of new text.
 
-    Args:
-        model: the model, at the weights to measure.
-        batches: dicts of tensors with one row per sample.
-        objective: locates the labels and runs the model.
-        seed: seed of the sampled labels (:func:`labels_of_the_model`).
-        names: parameters to measure; None for all that are trainable.
-
-    Returns:
-        F by parameter name, float32, of the parameter's shape.
-
-    Raises:
-        MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
+    Arguments, result and errors are those of :func:`gradient_moment` and :func:`labels_of_the_model`.
     """
     rows = labels = 0
 
@@ -109,21 +98,15 @@ def label_directions(
     between weights). For a Δ that does not depend on the samples, the estimate is unbiased, with a relative standard
     error of √(2/K), that of a χ².
 
+    Other arguments, and errors, are those of :func:`label_fisher`.
+
     Args:
-        model: the model, at the weights to measure.
-        batches: dicts of tensors with one row per sample.
-        objective: locates the labels and runs the model.
-        seed: seed of the sampled labels.
         rank: K.
         rows: number of rows in all batches, at least K, so that groups have equal size; if there are fewer, the last
             directions are 0 and the error is larger.
-        names: parameters to measure; None for all that are trainable.
 
     Returns:
         G by parameter name, bfloat16, K times the shape of the parameter.
-
-    Raises:
-        MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
     chosen = parameters_to_measure(model, names)
     directions = {name: value.new_zeros((rank, *value.shape), dtype=torch.bfloat16) for name, value in chosen.items()}

@@ -99,19 +99,12 @@ def kronecker_fisher(
 ) -> Kronecker:
     """Return the Kronecker-factored empirical Fisher information of the linear layers, and the diagonal of the rest.
 
-    Each batch has two forward and backward passes, one for the factors and one for the diagonal.
+    Each batch has two forward and backward passes, one for the factors and one for the diagonal. Other arguments, and
+    errors, are those of :func:`gradient_moment`.
 
     Args:
-        model: the model, at the weights to measure; its mode is kept, and ``.grad`` is not touched.
-        batches: dicts of tensors with one row per sample.
-        per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
-            that row alone.
-        names: parameters to measure; None for all that are trainable.
         largest: a weight with more rows or columns (a vocabulary) gets a diagonal, because its factor would be larger
             than the weight.
-
-    Raises:
-        MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
     if model.training and any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules()):
         raise MethodError(

@@ -70,6 +70,28 @@ def gradient_moment(
     return totals
 
 
+def fisher(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    per_sample_loss: PerSampleLoss,
+    names: Sequence[str] | None = None,
+    batch_means: bool = False,
+) -> dict[str, Tensor]:
+    """Return the diagonal of the empirical Fisher information: :func:`gradient_moment` with power 2 (EWC).
+
+    The squared gradient of the mean loss of a batch of B rows would be about B times too small, because independent
+    gradients cancel in it. Here the gradient of every sample is squared separately, with one forward and one backward
+    pass per batch (:mod:`everlearn.importance.per_sample`). The first two samples are also measured one by one;
+    parameters for which the results differ, or that are used in an unknown operation, get a backward pass for each
+    sample. `batch_means` measures Σ_b |b| (∇ mean loss of batch b)² / number of batches instead, like code without
+    per-sample gradients (the DAS authors' EWC).
+
+    With the labels of the data this is the empirical Fisher information. For the true one, pass batches whose labels
+    are sampled from the model (:func:`everlearn.importance.labels_of_the_model`).
+    """
+    return gradient_moment(model, batches, per_sample_loss, names, batch_means=batch_means)
+
+
 def _together(
     model: nn.Module,
     chosen: Mapping[str, nn.Parameter],

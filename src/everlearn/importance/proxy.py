@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -11,7 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.importance.units import Batch, Reduce, gate_gradients
+from everlearn.importance.gradient_moments import Batch
+from everlearn.importance.units import Reduce, unit_importance
 from everlearn.model.anatomy import Site
 from everlearn.model.content import counted
 from everlearn.model.objectives import Objective
@@ -82,9 +82,8 @@ def general_importance(
         mask = batch["labels"] >= 0 if "decoder_input_ids" in inputs else counted(batch)
         return proxy_kl_per_sample(first, second, mask, softmax)
 
-    mode: contextlib.AbstractContextManager[None] = training(model) if dropout else evaluating(model)
-    with mode:
-        return gate_gradients(model, batches, loss, sites, reduce, copies=2)
+    with (training if dropout else evaluating)(model):
+        return unit_importance(model, batches, loss, sites, reduce, copies=2)
 
 
 def proxy_kl_per_sample(

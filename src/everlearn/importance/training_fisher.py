@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from everlearn.errors import MethodError
 from everlearn.model.sharding import whole
 
 
+@dataclass
 class TrainingFisher:
     """Mean over training steps of n ĝ², where ĝ is the gradient of a step, averaged over its n rows.
 
@@ -20,18 +22,13 @@ class TrainingFisher:
     training; before that it is too large. Gradients also have dropout, and weights still change. So collect it over the
     last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted first.
 
-    Args:
-        squares: sums of earlier steps, by parameter name (:attr:`squares` of another object, from a checkpoint).
-        steps: number of steps in them.
-
     Attributes:
         squares: Σ over steps of n ĝ², float32, by parameter name; sharded like the gradient.
         steps: number of steps that were added.
     """
 
-    def __init__(self, squares: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
-        self.squares: dict[str, Tensor] = dict(squares or {})
-        self.steps = steps
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
 
     def add(self, gradients: Mapping[str, Tensor], rows: int) -> None:
         """Add a step.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.importance.gradient_moments import Batch, PerSampleLoss
 from everlearn.model.anatomy import Site
 from everlearn.model.gates import Gates
 
-Batch = Mapping[str, Tensor]
-PerSampleLoss = Callable[[nn.Module, Batch], Tensor]
 Reduce = Literal["abs_per_sample", "signed_sum", "signed_cumulative"]
 
 
@@ -24,6 +23,7 @@ def unit_importance(
     per_sample_loss: PerSampleLoss,
     sites: Sequence[Site] | None = None,
     reduce: Reduce = "abs_per_sample",
+    copies: int = 1,
 ) -> dict[str, Tensor]:
     """Measure the importance of every unit for a loss, exactly per sample, with one backward pass per batch.
 
@@ -40,6 +40,7 @@ def unit_importance(
         reduce: `abs_per_sample` is the paper's (1/N) Σ_n |∂L_n/∂g| (eq. 3); `signed_sum` is Σ_n ∂L_n/∂g, whose absolute
             value is taken only after normalising; `signed_cumulative` is as in the released code: its gradients are
             never zeroed, so the mean gradient of batch k of S counts S − k + 1 times.
+        copies: how many copies of a batch the loss runs one after another; those of a row share its gates.
 
     Returns:
         Importance by site name, [units] float32.
@@ -47,18 +48,6 @@ def unit_importance(
     Raises:
         MethodError: there is no batch, or a gradient is not finite.
     """
-    return gate_gradients(model, batches, per_sample_loss, sites, reduce, copies=1)
-
-
-def gate_gradients(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    per_sample_loss: PerSampleLoss,
-    sites: Sequence[Site] | None,
-    reduce: Reduce,
-    copies: int,
-) -> dict[str, Tensor]:
-    """Return the reduced per-sample gradients; `copies` · B rows run for a batch of B samples, copy after copy."""
     totals: dict[str, Tensor] = {}
     so_far: dict[str, Tensor] = {}
     samples = 0
