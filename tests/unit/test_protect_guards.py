@@ -206,8 +206,9 @@ def test_two_trainings_do_not_write_one_memory(tmp_path: Path) -> None:
         protect(stock(tiny.model("gpt2"), tmp_path, "gpt2"), ["ewc"], memory=tmp_path / "memory", domain=name)
         for name in "abc"
     )
-    end = second.protected.end
-    second.protected.end = lambda *blueprint: (end(*blueprint), first.train())  # both are at work at once
+    protection = second.protected.protection
+    end = protection.end
+    protection.end = lambda *blueprint: (end(*blueprint), first.train())  # both are at work at once
     for late in (second, third):
         with pytest.raises(EverlearnError, match=r"holds stage-01-a and held nothing.*another training"):
             late.train()

@@ -31,7 +31,9 @@ from everlearn.methods.base import (
 from everlearn.methods.engine.attachment import (
     PREFIX,
     detach,
+    fill,
     freeze_base,
+    learnt_by,
     refuse_other_additions,
     refuse_without_units,
 )
@@ -187,10 +189,7 @@ class Adapter(Method):
             self._fill(stage.model, self._kept[start])
 
     def detach(self, stage: Stage) -> None:
-        trained = [(name, value) for name, value in stage.model.named_parameters() if value.requires_grad]
-        self._kept[SHARED if self.config.shared else stage.domain] = {
-            name: value.detach().cpu().clone() for name, value in trained
-        }
+        self._kept[SHARED if self.config.shared else stage.domain] = learnt_by(dict(stage.model.named_parameters()))
         detach(stage.model, self.name)
         self._fill(stage.model, self._base_head)
         self._base_head = {}
@@ -271,21 +270,9 @@ class Adapter(Method):
         return bottlenecks(model, self.config.reduction_factor, self.config.activation)
 
     def _fill(self, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
-        """Load stored parameters into a model; a classifier has no vocabulary head to load.
-
-        Raises:
-            MethodError: the memory belongs to another model.
-        """
+        """Load stored parameters into a model; a classifier has no vocabulary head to load."""
         own = dict(model.named_parameters())
-        for name, value in kept.items():
-            if name in own and own[name].shape != value.shape:
-                raise MethodError(
-                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
-                    f"model's {tuple(own[name].shape)}. Its memory belongs to another model or `reduction_factor`."
-                )
-        with torch.no_grad():
-            for name in own.keys() & kept.keys():
-                own[name].copy_(kept[name])
+        fill(own, {name: value for name, value in kept.items() if name in own}, self)
 
 
 def _head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

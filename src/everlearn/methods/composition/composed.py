@@ -114,27 +114,6 @@ class Composed(Attachment):
         return {KEY: self.key, **dict(self.mixed.named_parameters())}
 
 
-def learnt_by(own: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Return a copy of all trained parameters."""
-    return {name: value.detach().cpu().clone() for name, value in own.items() if value.requires_grad}
-
-
-def fill(own: Mapping[str, nn.Parameter], learnt: Learnt, method: Method) -> None:
-    """Load into parameters what :func:`learnt_by` copied.
-
-    Raises:
-        MethodError: it belongs to another model or to other options.
-    """
-    with torch.no_grad():
-        for name, value in learnt.items():
-            if name not in own or own[name].shape != value.shape:
-                raise MethodError(
-                    f"Method '{method.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit "
-                    "this model. Its memory belongs to another model or other options of the method."
-                )
-            own[name].copy_(value)
-
-
 def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:
     """Return the domains whose modules are used for a text: all, or, with `own`, those up to the text's domain."""
     known = list(learnt)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
+from everlearn.methods.base import Method, MethodConfig, Needs, Reading, Setting, Stage, register
 from everlearn.model.anatomy import kind_of
 from everlearn.predictors.ensemble import Ensemble
 from everlearn.predictors.predictor import Checkpoint, Predictor
@@ -34,8 +34,9 @@ class DomainEnsemble(Method):
       with the largest max p_k is used;
     - ``mean``: 1/K.
 
-    The members are the checkpoints of the stages, which the run keeps. In evaluation all
-    of them predict each text; a single exported checkpoint is the model of its domain.
+    The members are the checkpoints of the stages, which the run keeps, so training costs nothing more. A test holds all
+    of them and needs one pass each (two for masked text by perplexity); a single exported checkpoint is the model of
+    its domain.
     """
 
     name = "ensemble"
@@ -84,13 +85,6 @@ class DomainEnsemble(Method):
                     f"Method '{self.label}' starts from the base model's weights, which do not fit the larger model of "
                     f"method '{other.label}'. Remove one of them from `method`."
                 )
-
-    def cost(self, model: nn.Module) -> Cost:
-        """Return no cost of training, since the members are the checkpoints of the run.
-
-        A test needs one pass per learnt domain (two for masked text by perplexity) and holds as many models.
-        """
-        return Cost()
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
         if self.config.start == "previous" or stage.first:

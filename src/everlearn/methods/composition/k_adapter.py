@@ -13,9 +13,15 @@ from torch import nn
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
 from everlearn.methods.composition.beside_layers import layers_read
-from everlearn.methods.composition.composed import fill, learnt_by
 from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdapter
-from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions, refuse_without_attention
+from everlearn.methods.engine.attachment import (
+    detach,
+    fill,
+    freeze_base,
+    learnt_by,
+    refuse_other_additions,
+    refuse_without_attention,
+)
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy
 from everlearn.model.vocabulary_head import config_of

@@ -31,15 +31,13 @@ from everlearn.methods.composition.composed import (
     Learnt,
     Modules,
     check_rows,
-    fill,
     known_domains,
-    learnt_by,
 )
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
 from everlearn.methods.config import configured
 from everlearn.methods.distillation.comparisons import over_texts
-from everlearn.methods.engine.attachment import attach_at_test, attached, detach
+from everlearn.methods.engine.attachment import attach_at_test, attached, detach, fill, learnt_by
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of

@@ -81,7 +81,7 @@ class Prefixes(Modules):
 
 
 class EmptyPositions(BeforeText):
-    """Inserts n empty positions before a text, while it is `active`."""
+    """Inserts n empty positions before a text while it is active."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -93,19 +93,6 @@ class EmptyPositions(BeforeText):
     @property
     def taken_positions(self) -> int:
         return self.n
-
-    def put_before(
-        self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return super().put_before(base, args, kwargs) if self.active else (args, kwargs)
-
-    def cut_off(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        return super().cut_off(base, args, output) if self.active else output
-
-    def let_decoder_see(
-        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return super().let_decoder_see(decoder, args, kwargs) if self.active else (args, kwargs)
 
 
 class LayerPrefixes(nn.Module):

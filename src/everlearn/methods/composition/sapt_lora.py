@@ -30,10 +30,17 @@ from everlearn.methods.base import (
     Stage,
     register,
 )
-from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows, fill, learnt_by
+from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
 from everlearn.methods.cost import usual_row
-from everlearn.methods.engine.attachment import attach_at_test, attached, detach, refuse_other_additions
+from everlearn.methods.engine.attachment import (
+    attach_at_test,
+    attached,
+    detach,
+    fill,
+    learnt_by,
+    refuse_other_additions,
+)
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.state import ByDomain, Kind, Memory, MemoryReader, StatePiece, Tensors
 from everlearn.model.anatomy import kind_of

@@ -25,12 +25,14 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.composition.beside_layers import BesideLayers, layers_path, layers_read, plain
-from everlearn.methods.composition.composed import Learnt, fill, learnt_by
+from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.engine.attachment import (
     attached,
     computing_like,
     detach,
+    fill,
     freeze_base,
+    learnt_by,
     refuse_other_additions,
     without_decay,
 )

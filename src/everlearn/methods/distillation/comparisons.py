@@ -39,6 +39,11 @@ def cross_entropy(old: Tensor, new: Tensor) -> Tensor:
 DISTANCES: Mapping[str, Distance] = {"forward_kl": forward_kl, "reverse_kl": reverse_kl}
 
 
+def softened(of: Distance, temperature: float) -> Distance:
+    """Return T² times a distance."""
+    return lambda old, new: temperature**2 * of(old, new)
+
+
 def over_texts(values: Tensor, counted: Tensor | None) -> Tensor:
     """Average values, [B, S], over the counted positions of each text (None: all), then over texts, to [].
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -24,6 +23,7 @@ from everlearn.methods.distillation.comparisons import (
     against_a_queue,
     among_the_batch,
     over_texts,
+    softened,
     texts_of,
 )
 from everlearn.methods.distillation.kd_variants import VARIANTS
@@ -199,7 +199,7 @@ class KD(WithTeacher, Method):
         if not config.weight:
             return []
         if config.compare == "logits":
-            of = partial(_softened, of=DISTANCES[config.distance], temperature=config.temperature)
+            of = softened(DISTANCES[config.distance], config.temperature)
             if self._cached is not None:
                 return [self._cached.beside(batch, of, stage.host)]
             return [answers_beside(stage, self.teacher, batch, config.temperature, of)]
@@ -269,11 +269,6 @@ class KD(WithTeacher, Method):
             )
         self._teacher, self._cached, self._alone = None, None, 0
         self._queue = TextQueue(self.config.queue)
-
-
-def _softened(old: Tensor, new: Tensor, *, of: Any, temperature: float) -> Tensor:
-    """Return T² times a distance."""
-    return temperature**2 * of(old, new)
 
 
 def _unmasked(stage: Stage, batch: Batch) -> Batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -138,6 +138,28 @@ def detach(model: nn.Module, name: str) -> Any:
         if path in attachment.frozen:
             parameter.requires_grad_(True)
     return attachment
+
+
+def learnt_by(own: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Return a copy of all trained parameters."""
+    return {name: value.detach().cpu().clone() for name, value in own.items() if value.requires_grad}
+
+
+def fill(own: Mapping[str, nn.Parameter], learnt: Mapping[str, Tensor], method: Method) -> None:
+    """Load into parameters what :func:`learnt_by` copied.
+
+    Raises:
+        MethodError: it belongs to another model or to other options.
+    """
+    for name, value in learnt.items():
+        if name not in own or own[name].shape != value.shape:
+            raise MethodError(
+                f"Method '{method.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit this "
+                "model. Its memory belongs to another model or other options of the method."
+            )
+    with torch.no_grad():
+        for name, value in learnt.items():
+            own[name].copy_(value)
 
 
 def attach_at_test(attachment: Attachment, model: nn.Module, name: str, *, freeze: bool) -> nn.Module:

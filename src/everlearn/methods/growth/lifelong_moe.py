@@ -23,10 +23,10 @@ from everlearn.methods.base import (
     View,
     register,
 )
-from everlearn.methods.composition.composed import Learnt, fill, learnt_by
+from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.distillation.comparisons import forward_kl
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
-from everlearn.methods.engine.attachment import detach
+from everlearn.methods.engine.attachment import detach, fill, learnt_by
 from everlearn.methods.growth.experts import GrowingExperts, feed_forward_networks
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy

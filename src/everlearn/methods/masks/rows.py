@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -123,17 +124,8 @@ def by_chance(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
     }
 
 
-def by_weight(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
-    """Return Σ |w| of each row."""
-    return _sums(stage, units, lambda parameter: parameter.detach())
-
-
-def by_gradient(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
-    """Return Σ |g| of each row, for the complete gradient of the step."""
-    return _sums(stage, units, lambda parameter: parameter.grad)
-
-
 def _sums(stage: Stage, units: Sequence[str], of: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Tensor]:
+    """Return Σ |·| of each row, of what `of` returns for a parameter."""
     scores: dict[str, Tensor] = {}
     for unit in units:
         for _, parameter, dim in rows_of(stage.model, unit, bias=False):
@@ -147,6 +139,6 @@ def _sums(stage: Stage, units: Sequence[str], of: Callable[[nn.Parameter], Tenso
 
 SELECTORS: dict[str, Callable[[Stage, Sequence[str]], dict[str, Tensor]]] = {
     "random": by_chance,
-    "weight": by_weight,
-    "gradient": by_gradient,
+    "weight": partial(_sums, of=lambda parameter: parameter.detach()),
+    "gradient": partial(_sums, of=lambda parameter: parameter.grad),  # the complete gradient of the step
 }

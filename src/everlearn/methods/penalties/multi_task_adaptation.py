@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import of_all_processes
 from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, View, register
-from everlearn.methods.distillation.comparisons import forward_kl
+from everlearn.methods.distillation.comparisons import forward_kl, softened
 from everlearn.methods.distillation.teacher import answers_beside
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty_and_teacher import PenaltyAndTeacher
@@ -101,11 +101,7 @@ class MultiTaskAdaptation(PenaltyAndTeacher):
         if not self.has_teacher:
             return []
         temperature = self.config.temperature
-
-        def divergence(old: Tensor, new: Tensor) -> Tensor:
-            return temperature**2 * forward_kl(old, new)
-
-        return [answers_beside(stage, self.teacher, batch, temperature, divergence)]
+        return [answers_beside(stage, self.teacher, batch, temperature, softened(forward_kl, temperature))]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return r times the drift and r times the distillation."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.methods.engine.attachment import Attachment, arguments
+from everlearn.methods.prompts.soft_prompt import as_attention_mask, seen_in_rows
 from everlearn.model.anatomy import kind_of
-from everlearn.model.vocabulary_head import config_of
 
 NO_PROMPT = -1
 """Domain number of a row that is read without a prompt."""
@@ -97,7 +97,7 @@ class DomainPrompts(Attachment):
         if mask is None and self._at:
             mask = torch.ones_like(positions)
         elif mask is None:
-            mask = _causal(positions)
+            mask = seen_in_rows(positions)
         if mask.dim() == 2:
             return self._between(mask, has[:, None].to(mask.dtype))
         whole = mask.new_ones(len(mask), mask.shape[1], mask.shape[2] + 1, mask.shape[3] + 1)
@@ -106,20 +106,4 @@ class DomainPrompts(Attachment):
         whole[:, :, at[:, None], at] = mask
         whole[:, :, at, self._at] = has[:, None, None].to(mask.dtype)
         whole[:, :, self._at, : self._at] = whole[:, :, self._at, self._at + 1 :] = bool(self._at)
-        if config_of(base)._attn_implementation == "sdpa":
-            return whole
-        dtype = self.vectors.dtype
-        return torch.zeros(whole.shape, dtype=dtype, device=mask.device).masked_fill_(~whole, torch.finfo(dtype).min)
-
-
-def _causal(positions: Tensor) -> Tensor:
-    """Return the causal mask of a decoder, [B, 1, S, S]: earlier tokens of the same document.
-
-    A document begins where positions restart, as transformers reads packed rows.
-    """
-    starts = torch.zeros_like(positions)
-    starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
-    document = starts.cumsum(1)
-    size = positions.shape[1]
-    earlier = torch.ones(size, size, dtype=torch.bool, device=positions.device).tril()
-    return ((document[:, :, None] == document[:, None, :]) & earlier)[:, None]
+        return as_attention_mask(base, whole, self.vectors.dtype)

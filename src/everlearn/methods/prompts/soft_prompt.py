@@ -27,6 +27,8 @@ class BeforeText(Attachment):
     """
 
     lengthens_rows = True
+    active = True
+    """Whether anything is prepended to the next text."""
     behind = False
     """Whether they follow the text of each row, before its padding; only in the encoder of an encoder-decoder."""
 
@@ -50,8 +52,10 @@ class BeforeText(Attachment):
 
     def put_before(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[()], dict[str, Any]]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Replace tokens by embeddings with the prompt, and lengthen masks and positions by n; a forward pre-hook."""
+        if not self.active:
+            return args, kwargs
         inputs = arguments(base, args, kwargs)
         ids = inputs.pop("input_ids", None)
         if ids is not None:
@@ -74,6 +78,8 @@ class BeforeText(Attachment):
 
     def cut_off(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Remove the prompt from the output; a forward hook."""
+        if not self.active:
+            return output
         n = self.taken_positions
         output.last_hidden_state = output.last_hidden_state[:, n:]
         if getattr(output, "hidden_states", None) is not None:
@@ -88,7 +94,7 @@ class BeforeText(Attachment):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Lengthen the encoder's mask by n; a forward pre-hook of an encoder-decoder's decoder."""
         mask = kwargs.get("encoder_attention_mask")
-        if mask is not None:
+        if mask is not None and self.active:
             own = mask.new_ones(len(mask), self.taken_positions)
             kwargs = kwargs | {"encoder_attention_mask": self._joined(own, mask, mask)}
         return args, kwargs
@@ -108,16 +114,10 @@ class BeforeText(Attachment):
     def _isolating(self, base: nn.Module, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the mask of causal rows, [B, 1, n + S, n + S]: P, and earlier tokens of the same document.
 
-        A document continues as long as positions increase by 1, as transformers reads packed rows; with P in front,
-        that rule would hide P from all documents but the first.
+        With P in front, the rule by which transformers reads packed rows would hide P from all documents but the first.
         """
         n = self.taken_positions
-        document = F.pad((positions[:, 1:] != positions[:, :-1] + 1).cumsum(1), (1, 0))
-        same = document[:, :, None] == document[:, None, :]
-        sees = F.pad(same, (n, 0, n, 0), value=True).tril()[:, None]
-        if config_of(base)._attn_implementation == "sdpa":
-            return sees
-        return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+        return as_attention_mask(base, F.pad(seen_in_rows(positions), (n, 0, n, 0), value=True).tril(), dtype)
 
 
 class SoftPrompt(BeforeText):
@@ -143,6 +143,22 @@ class SoftPrompt(BeforeText):
     @property
     def taken_positions(self) -> int:
         return len(self.vectors)
+
+
+def seen_in_rows(positions: Tensor) -> Tensor:
+    """Return the causal mask of a decoder, [B, 1, S, S] bool: earlier tokens of the same document.
+
+    A document continues as long as positions increase by 1, as transformers reads packed rows.
+    """
+    document = F.pad((positions[:, 1:] != positions[:, :-1] + 1).cumsum(1), (1, 0))
+    return (document[:, :, None] == document[:, None, :]).tril()[:, None]
+
+
+def as_attention_mask(base: nn.Module, sees: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask of which tokens see which, [B, 1, S, S] bool, in the form that the model's attention reads."""
+    if config_of(base)._attn_implementation == "sdpa":
+        return sees
+    return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
 
 
 def word_embeddings(model: nn.Module) -> Tensor:

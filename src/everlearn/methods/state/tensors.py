@@ -78,18 +78,17 @@ class Tensors(StatePiece[dict[str, Tensor]]):
 
 
 class OneTensor(StatePiece[Tensor]):
-    """A single tensor, saved as "<key>"; at first it has no elements.
+    """A single tensor of floating-point numbers, saved as "<key>"; at first it has no elements.
 
     Args:
         key: its key.
-        kind: kind of numbers.
         dims: number of dimensions.
         common: arguments of :class:`StatePiece`.
     """
 
-    def __init__(self, key: str, *, kind: Kind = "float", dims: int | None = None, **common: str) -> None:
+    def __init__(self, key: str, *, dims: int, **common: str) -> None:
         super().__init__(key, lambda: torch.empty(0), **common)
-        self.kind, self.dims = kind, dims
+        self.dims = dims
 
     def holds(self, value: Tensor) -> bool:
         return value.numel() > 0
@@ -98,7 +97,7 @@ class OneTensor(StatePiece[Tensor]):
         memory.tensors[self.key] = value
 
     def load(self, reader: MemoryReader) -> Tensor:
-        return reader.take_tensor(self.key, self.kind, self.dims) if self.key in reader.tensors else self.empty()
+        return reader.take_tensor(self.key, "float", self.dims) if self.key in reader.tensors else self.empty()
 
 
 class ByDomain(StatePiece[dict[str, Mapping[str, Tensor]]]):

@@ -29,38 +29,38 @@ def scaled_rates(groups: Sequence[Mapping[str, Any]], factors: Mapping[int, floa
     return result
 
 
-class Thawing:
-    """Layers that are frozen until a given step.
+class Thaws(Method):
+    """Base class of methods with layers that are frozen until a given step (gradual unfreezing).
 
     The gradient of a frozen parameter is removed before clipping and the optimizer, as if it were not trained: it does
     not count in the norm, neither momentum nor weight decay moves it, and the optimizer has no state for it before it
     thaws. With a learning rate of 0 instead, Adam would accumulate moments, and unused gradients would count in the
     clipping. With a gradient of 0, Adam would count steps, and the first ones after the thaw would be three times as
     long (m is corrected by 1 − β₁ᵗ ≈ 1 although it holds a tenth of one gradient, √v although it holds a thousandth).
-
-    Args:
-        stage: the stage, whose model is ready for training.
-        starts: names of parameters, and the step of the stage from which on they are trained.
     """
 
-    def __init__(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._starts: list[tuple[list[nn.Parameter], int]] = []
+
+    def thaw(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
+        """Set from which step on parameters are trained, by name; call it in ``begin_training``."""
         parameters = dict(stage.model.named_parameters())
-        self._stage = stage
         self._starts = [([parameters[name] for name in names], start) for names, start in starts if start > 0]
 
-    def before_clipping(self) -> None:
-        """Remove the gradients of frozen parameters, and the placeholder states of those that thaw now."""
-        step, optimizer = self._stage.step, self._stage.optimizer
+    def mask(self, stage: Stage) -> Mask | None:
+        """Remove the gradients of frozen parameters, and placeholder states of those that thaw now; return no mask."""
         for parameters, start in self._starts:
             for parameter in parameters:
-                if step < start:
+                if stage.step < start:
                     parameter.grad = None
-                elif step == start and optimizer is not None:
-                    optimizer.state.pop(parameter, None)
+                elif stage.step == start and stage.optimizer is not None:
+                    stage.optimizer.state.pop(parameter, None)
+        return None
 
-    def after_update(self) -> None:
+    def after_step(self, stage: Stage) -> None:
         """Create zero states of frozen parameters under FSDP2, as torch loads states for all parameters or none."""
-        step, optimizer = self._stage.step, self._stage.optimizer
+        step, optimizer = stage.step, stage.optimizer
         if optimizer is None or not optimizer.state:
             return
         like, state = next(iter(optimizer.state.items()))
@@ -72,27 +72,5 @@ class Thawing:
                         for key, value in state.items()
                     }
 
-
-class Thaws(Method):
-    """Base class of methods with gradual unfreezing."""
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._thawing: Thawing | None = None
-
-    def thaw(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
-        """Set which parameters thaw when, as in :class:`Thawing`; call it in ``begin_training``."""
-        self._thawing = Thawing(stage, starts)
-
-    def mask(self, stage: Stage) -> Mask | None:
-        """Remove the gradients of frozen parameters; return no mask."""
-        if self._thawing is not None:
-            self._thawing.before_clipping()
-        return None
-
-    def after_step(self, stage: Stage) -> None:
-        if self._thawing is not None:
-            self._thawing.after_update()
-
     def detach(self, stage: Stage) -> None:
-        self._thawing = None
+        self._starts = []

@@ -28,7 +28,7 @@ class ULMFiT(Thaws):
     cut = ⌊T f⌋,  p = t/cut below cut, then 1 − (t − cut)/(T − cut),  η_t = η_max · (1 + p (ratio − 1)) / ratio;
 
     and gradual unfreezing: the head is trained first, then one more layer after each phase, the embeddings last. Frozen
-    layers have no gradient (:class:`~everlearn.methods.tricks.depth.Thawing`). The paper's cut · (1/f − 1) in place of
+    layers have no gradient (:class:`~everlearn.methods.tricks.depth.Thaws`). The paper's cut · (1/f − 1) in place of
     T − cut is equal if T f is an integer, and gives negative rates otherwise.
     """
 
