@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from everlearn.errors import RecipeError
+from everlearn.errors import RecipeError, did_you_mean
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_PART = 100, 4095, 255
 """Limits: characters of a name (it becomes part of file names), bytes of a path, bytes of each part of a path."""
@@ -146,6 +146,26 @@ def key_of(error: Mapping[str, Any]) -> list[int | str]:
     unknown = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it
     parts = error["loc"][: len(error["loc"]) - len(unknown)]
     return [*(part for part in parts if isinstance(part, int) or not _NO_KEY.fullmatch(part)), *unknown]
+
+
+def wrong_option(of: str, options: type[BaseModel], error: ValidationError) -> str:
+    """Word the first error in some options as one sentence.
+
+    Args:
+        of: what has these options, such as "Method 'ewc'".
+        options: their class.
+        error: what pydantic raised.
+    """
+    option = error.errors()[0]["loc"][:1]
+    # Of the members of a union, the one with errors inside its parts is the one that was meant.
+    first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
+    key = ".".join(str(part) for part in key_of(first))
+    if first["type"] == "extra_forbidden":
+        return f"{of} has no option '{key}'.{did_you_mean(key, options.model_fields)}"
+    if not key:  # a constraint on several options
+        return f"{of}, {first['msg'].removeprefix('Value error, ')}."
+    others = [each for each in others if key_of(each) == key_of(first)]
+    return f"{of}, option '{key}': {wrong_value(first, *others)}."
 
 
 def wrong_value(error: Mapping[str, Any], *others: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.model.weight_movement import Weights
-from everlearn.options import Options, key_of, wrong_value
+from everlearn.options import Options, wrong_option
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,12 @@ class MergeMethod:
         Raises:
             RecipeError: an option is unknown or its value is not allowed; the message names it.
         """
-        self.config = self._checked(options)
+        try:
+            self.config = self.Config.model_validate(options)
+        except ValidationError as error:
+            raise RecipeError(wrong_option(f"`--method {self.name}`", self.Config, error)) from None
         self.facts: dict[str, Any] = {}
         """Computed values for the provenance: weights, thresholds."""
-
-    @classmethod
-    def _checked(cls, options: Mapping[str, Any]) -> Options:
-        try:
-            return cls.Config.model_validate(options)
-        except ValidationError as error:
-            first, *others = error.errors()
-            key = ".".join(map(str, key_of(first)))
-            if first["type"] == "extra_forbidden":
-                near = did_you_mean(key, cls.Config.model_fields)
-                raise RecipeError(f"`--method {cls.name}` has no option '{key}'.{near}") from None
-            others = [each for each in others if key_of(each) == key_of(first)]
-            raise RecipeError(f"`--method {cls.name}`, option '{key}': {wrong_value(first, *others)}.") from None
 
     def check(self, count: int) -> None:
         """Refuse a number of checkpoints that the method or its options do not support."""

@@ -17,20 +17,6 @@ from everlearn.model.weight_movement import Weights
 from everlearn.options import Options
 
 
-class MeanOptions(Weighted):
-    """Options of a mean: weights are divided by their sum, so none may be negative."""
-
-    weights: tuple[float, ...] | None = Field(default=None, min_length=1)
-    """One weight for each checkpoint, in their order, 0 or more; divided by their sum. Equal by default."""
-
-    @field_validator("weights")
-    @classmethod
-    def _not_negative(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if value is not None and (min(value) < 0 or not max(value)):
-            raise ValueError("must be 0 or more, and one of them above 0")
-        return value
-
-
 @register_merge_method
 class Mean(MergeMethod):
     """The weighted mean θ = Σ wᵢ θᵢ / Σ wᵢ (model soups, arXiv 2203.05482).
@@ -42,8 +28,16 @@ class Mean(MergeMethod):
     title = "Mean"
     paper = "https://arxiv.org/abs/2203.05482"
 
-    class Config(MeanOptions):
-        """Options of the mean."""
+    class Config(Weighted):
+        weights: tuple[float, ...] | None = Field(default=None, min_length=1)
+        """One weight for each checkpoint, in their order, 0 or more; divided by their sum. Equal by default."""
+
+        @field_validator("weights")
+        @classmethod
+        def _not_negative(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+            if value is not None and (min(value) < 0 or not max(value)):
+                raise ValueError("must be 0 or more, and one of them above 0")
+            return value
 
     def merged(self, group: TensorGroup) -> Tensor:
         return weighted(group.models, normalised(self.config.weights, len(group.models)))
@@ -150,7 +144,7 @@ class FisherMean(MergeMethod):
     paper = "https://arxiv.org/abs/2111.09832"
     reads = "fisher"
 
-    class Config(MeanOptions):
+    class Config(Mean.Config):
         floor: float = Field(1e-6, gt=0)
         """Smallest value of an entry of a Fisher diagonal, as a share of the tensor's mean over all checkpoints, so
         that entries that matter to no checkpoint become their mean. The released code uses an absolute 1e-6, although

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from everlearn.merging.base import MergeMethod, TensorGroup, Weighted, bounded, register_merge_method, weighted
 from everlearn.model.weight_movement import Weights
-from everlearn.options import Options
 from everlearn.seeding import seed_for
 
 _HALF = 2**16
@@ -74,9 +73,6 @@ class TaskVectors(MergeMethod):
 
     needs_base = True
     least = 1
-
-    class Config(VectorOptions):
-        """Options of task arithmetic."""
 
     def merged(self, group: TensorGroup) -> Tensor:
         vectors = [self.thinned(group.name, i, vector) for i, vector in enumerate(self._vectors(group))]
@@ -244,9 +240,6 @@ class ModelStock(MergeMethod):
     title = "Model Stock"
     paper = "https://arxiv.org/abs/2403.19522"
     needs_base = True
-
-    class Config(Options):
-        """Model Stock has no options."""
 
     def merged(self, group: TensorGroup) -> Tensor:
         mean = torch.stack(list(group.models)).mean(0)

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
+from pydantic import ValidationError, ValidationInfo, model_validator
 
-from everlearn.errors import MethodError, did_you_mean
-from everlearn.options import Options, key_of, wrong_value
+from everlearn.errors import MethodError
+from everlearn.options import Options, wrong_option
 
 
 class MethodConfig(Options):
@@ -69,18 +69,4 @@ def configured(name: str, config: type[C], options: Mapping[str, Any], variant: 
     try:
         return config.model_validate({**(variant or {}), **options}, context=variant)
     except ValidationError as error:
-        raise MethodError(explain(name, config, error)) from None
-
-
-def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
-    """Word the first error in the options of a method as one sentence."""
-    option = error.errors()[0]["loc"][:1]
-    # Of the members of a union, the one with errors inside its parts is the one that was meant.
-    first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
-    key = ".".join(str(part) for part in key_of(first))
-    if first["type"] == "extra_forbidden":
-        return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
-    if not key:  # a constraint on several options
-        return f"Method '{name}', {first['msg'].removeprefix('Value error, ')}."
-    others = [each for each in others if key_of(each) == key_of(first)]
-    return f"Method '{name}', option '{key}': {wrong_value(first, *others)}."
+        raise MethodError(wrong_option(f"Method '{name}'", config, error)) from None

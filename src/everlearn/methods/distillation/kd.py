@@ -13,7 +13,19 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax, has_dropout
-from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.base import (
+    FORWARD,
+    Batch,
+    Cost,
+    Method,
+    MethodConfig,
+    Needs,
+    Setting,
+    Stage,
+    Variant,
+    View,
+    register,
+)
 from everlearn.methods.distillation.cached import CachedAnswers
 from everlearn.methods.distillation.comparisons import (
     DISTANCES,
@@ -26,7 +38,6 @@ from everlearn.methods.distillation.comparisons import (
     softened,
     texts_of,
 )
-from everlearn.methods.distillation.kd_variants import VARIANTS
 from everlearn.methods.distillation.teacher import (
     WithTeacher,
     answers_beside,
@@ -44,6 +55,47 @@ from everlearn.ranges import Around, ranges
 
 PER_TOKEN = ("representations", "logits")
 """Comparisons token by token; the others compare whole texts."""
+_DAS = "https://arxiv.org/abs/2302.03241"
+_LIFELONG = "https://arxiv.org/abs/2110.08534"
+
+VARIANTS = (
+    Variant(
+        name="kd_released",
+        title="KD (released)",
+        description="As in the DAS authors' code: softmax over the positions of a text, teacher with dropout.",
+        options={"softmax": "sequence", "teacher_dropout": True},
+        paper=_DAS,
+    ),
+    Variant(
+        name="kd_logits",
+        title="Logit distillation",
+        description="Predictions at the labels: T² KL(teacher ‖ student). With `top_k` no teacher is in memory.",
+        options={"compare": "logits", "distance": "forward_kl"},
+        paper=_LIFELONG,
+    ),
+    Variant(
+        name="kd_representations",
+        title="Representation distillation",
+        description="The squared distance of the last hidden states, token by token.",
+        options={"distance": "squared"},
+        paper=_LIFELONG,
+    ),
+    Variant(
+        name="kd_contrast",
+        title="Contrastive distillation",
+        description="The similarities between the texts of a batch, with SimCSE in addition.",
+        options={"compare": "batch", "distance": "forward_kl", "temperature": 0.05, "simcse": 1.0},
+        paper=_LIFELONG,
+    ),
+    Variant(
+        name="kd_seed",
+        title="SEED distillation",
+        description="The similarities of each text to a queue of texts, represented by the teacher.",
+        options={"compare": "queue", "distance": "forward_kl", "temperature": 0.05},
+        paper=_LIFELONG,
+    ),
+)
+"""The variant of the DAS authors' code, and the four distillations of *Lifelong Pretraining*."""
 
 
 @register

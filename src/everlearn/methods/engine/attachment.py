@@ -146,20 +146,21 @@ def learnt_by(own: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 def fill(own: Mapping[str, nn.Parameter], learnt: Mapping[str, Tensor], method: Method) -> None:
-    """Load into parameters what :func:`learnt_by` copied.
+    """Load into parameters what :func:`learnt_by` copied, after :func:`refuse_other_shapes`."""
+    refuse_other_shapes(own, learnt, method)
+    with torch.no_grad():
+        for name, value in learnt.items():
+            own[name].copy_(value)
 
-    Raises:
-        MethodError: it belongs to another model or to other options.
-    """
+
+def refuse_other_shapes(own: Mapping[str, nn.Parameter], learnt: Mapping[str, Tensor], method: Method) -> None:
+    """Raise ``MethodError`` if tensors in the memory of a method belong to another model or to other options."""
     for name, value in learnt.items():
         if name not in own or own[name].shape != value.shape:
             raise MethodError(
                 f"Method '{method.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit this "
                 "model. Its memory belongs to another model or other options of the method."
             )
-    with torch.no_grad():
-        for name, value in learnt.items():
-            own[name].copy_(value)
 
 
 def attach_at_test(attachment: Attachment, model: nn.Module, name: str, *, freeze: bool) -> nn.Module:

@@ -25,7 +25,9 @@ from everlearn.methods.engine.attachment import (
     PREFIX,
     attached,
     detach,
+    fill,
     refuse_other_additions,
+    refuse_other_shapes,
     refuse_without_units,
     without_decay,
 )
@@ -183,13 +185,6 @@ class HardAttentionMethod(Method):
                     f"Method '{self.label}' does not remember '{missing[0]}', which the model has. Its memory belongs "
                     "to another model."
                 )
-        embeddings = (("attention.embedding", value) for value in self._embeddings.values())
-        for name, value in (*self._parts.items(), *embeddings):
-            if name in own and own[name].shape != value.shape:
-                raise MethodError(
-                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
-                    f"model's {tuple(own[name].shape)}. Its memory belongs to another model."
-                )
-        with torch.no_grad():
-            for name in own.keys() & self._parts.keys():
-                own[name].copy_(self._parts[name])
+        for embedding in self._embeddings.values():
+            refuse_other_shapes(own, {"attention.embedding": embedding}, self)
+        fill(own, {name: value for name, value in self._parts.items() if name in own}, self)

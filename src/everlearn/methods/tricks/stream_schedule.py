@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
@@ -130,21 +130,15 @@ class StreamSchedule(Method):
         """The first steps of a domain, with a rate of 0: the optimizer accumulates its moments before the first update.
         They count as steps and read their rows."""
 
-        @model_validator(mode="after")
-        def _no_unused_options(self) -> Self:
-            # A resolved recipe lists every option, so an option with its default value counts as not set.
-            for name in sorted(set(type(self).model_fields) - SHAPES[self.shape].reads - EVERYWHERE):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"option '{name}': it has no effect with `shape: {self.shape}`, which uses "
-                        f"{', '.join(sorted(SHAPES[self.shape].reads)) or 'none of the others'}. Remove it"
-                    )
-            for name in sorted(SHAPES[self.shape].annealing) if not self.anneal else ():
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"option '{name}': with `shape: {self.shape}` it applies to the `anneal`, which is 0. Set both"
-                    )
-            return self
+        def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
+            shape = SHAPES[self.shape]
+            used = ", ".join(sorted(shape.reads)) or "none of the others"
+            yield (
+                sorted(type(self).model_fields.keys() - shape.reads - EVERYWHERE),
+                (f"with `shape: {self.shape}`, which uses {used}"),
+            )
+            if not self.anneal:
+                yield sorted(shape.annealing), f"with `shape: {self.shape}` if `anneal` is 0"
 
     config: Config
     _before = Fact("steps", int, of=NonNegativeInt, beside="_first")
