@@ -55,13 +55,7 @@ C = TypeVar("C", bound=MethodConfig)
 
 
 def configured(name: str, config: type[C], options: Mapping[str, Any], variant: Mapping[str, Any] | None = None) -> C:
-    """Validate the options of a method or variant, which the user calls `name`.
-
-    Args:
-        name: name of the method or variant.
-        config: class of its options.
-        options: the options that the user sets.
-        variant: options that the variant sets.
+    """Validate the options that a user sets of a method or variant called `name`, over those that the variant sets.
 
     Raises:
         MethodError: an option is unknown or its value is not allowed; the message names the key.

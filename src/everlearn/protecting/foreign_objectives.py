@@ -137,13 +137,7 @@ _OF_KIND: dict[str, type[Theirs]] = {
 
 
 def their_objective(model: nn.Module, tokenizer: Any, collator: Collator, text: Objective | None = None) -> Theirs:
-    """Return the objective that reads batches for a model.
-
-    Args:
-        model: the unwrapped model.
-        tokenizer: its tokenizer.
-        collator: makes a batch of a list of blocks.
-        text: reads rows of plain text that everlearn has packed.
+    """Return the objective that reads batches for a model (the arguments are the attributes of :class:`Theirs`).
 
     Raises:
         MethodError: the model is neither a language model, nor a reward model, nor an embedding model.

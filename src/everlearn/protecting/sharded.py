@@ -29,7 +29,7 @@ def check_sharded(trainer: Trainer, methods: Sequence[Method], stops: bool) -> N
     Args:
         trainer: the trainer, before its model is sharded.
         methods: the methods.
-        stops: whether the user set `stop`, which ends the training early when the model forgets more than allowed.
+        stops: whether `stop` is set.
 
     Raises:
         MethodError: something is not supported; the message says what, and what to do.

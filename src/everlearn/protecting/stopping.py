@@ -258,12 +258,7 @@ class StopWhenForgetting(TrainerCallback):
 
 
 def check_stoppable(trainer: Any, options: StopOptions, generates: bool) -> None:
-    """Check that a Trainer can go back to its best step.
-
-    Args:
-        trainer: the trainer.
-        options: the options of `stop`.
-        generates: whether the trainer writes the rows that it learns.
+    """Check that a Trainer, which may write the rows that it learns (`generates`), can go back to its best step.
 
     Raises:
         MethodError: it cannot; the message says why, and what to do.

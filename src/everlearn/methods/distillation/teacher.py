@@ -55,12 +55,7 @@ def cost_of_teacher(model: nn.Module) -> int:
 def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: float, of: Distance) -> View:
     """Return a view of the batch's own rows with a loss against the predictions of a teacher on the same input.
 
-    Args:
-        stage: the current stage.
-        teacher: a model with the same vocabulary.
-        batch: locates the labels.
-        temperature: the divisor of the logits of both.
-        of: distance between the log-probabilities of teacher and student.
+    See :func:`distance_from`; the batch locates the labels.
     """
     with torch.no_grad(), rounding_like(stage.model):
         features = stage.objective.label_features(teacher, batch)

@@ -192,8 +192,6 @@ def refuse_frozen_model(method: Method, setting: Setting, instead: str = "", *, 
     """Raise ``MethodError`` if another method freezes the model, so that its weights do not change.
 
     Args:
-        method: the method that needs a trainable model.
-        setting: its setting.
         instead: an alternative for the message, besides removing one of the methods.
         low_rank: whether low-rank matrices beside the frozen model are sufficient.
     """
@@ -206,13 +204,7 @@ def refuse_frozen_model(method: Method, setting: Setting, instead: str = "", *, 
 
 
 def refuse_without_attention(method: Method, setting: Setting, what: str) -> None:
-    """Raise ``MethodError`` if the model has no attention.
-
-    Args:
-        method: the method that needs attention.
-        setting: its setting.
-        what: how the method uses attention, for the message.
-    """
+    """Raise ``MethodError`` if the model has no attention; `what` says how the method uses it."""
     stacks = architecture_of(setting.model).stacks
     if not any(stack.attentions for stack in stacks):
         raise MethodError(
@@ -224,11 +216,9 @@ def refuse_without_attention(method: Method, setting: Setting, what: str) -> Non
 def refuse_without_units(
     method: Method, setting: Setting, kinds: Collection[str] = ("head", "neuron", "output"), instead: str = ""
 ) -> None:
-    """Raise ``MethodError`` if the units of a model are unknown or violate the method's assumptions.
+    """Raise ``MethodError`` if units that a method uses are unknown or violate its assumptions.
 
     Args:
-        method: the method that uses units.
-        setting: its setting.
         kinds: the kinds of units that it uses.
         instead: an alternative to suggest in the message.
     """

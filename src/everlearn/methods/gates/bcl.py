@@ -58,14 +58,7 @@ class BCL(HATAdapter):
 
 
 class CapsuleAdapters(GatedAdapters):
-    """Gated adapters with a capsule network in front of each.
-
-    Args:
-        sites: the sites whose module outputs the adapters change.
-        inner: width between `down` and `up`.
-        smax: the largest s.
-        routers: the capsule networks.
-    """
+    """Gated adapters with a capsule network, one of `routers`, in front of each."""
 
     def __init__(self, sites: Sequence[Site], inner: int, smax: float, routers: Sequence[Capsules]) -> None:
         super().__init__(sites, inner, smax)

@@ -129,14 +129,7 @@ class Mixing(nn.Module):
 
 
 class ContrastedAdapters(GatedAdapters):
-    """Gated adapters with the mixing that the contrastive loss needs.
-
-    Args:
-        sites: the sites whose module outputs the adapters change.
-        inner: width between `down` and `up`.
-        smax: the largest s.
-        mixing: mixes the domains' representations.
-    """
+    """Gated adapters with the mixing of the domains' representations that the contrastive loss needs."""
 
     def __init__(self, sites: Sequence[Site], inner: int, smax: float, mixing: Mixing) -> None:
         super().__init__(sites, inner, smax)

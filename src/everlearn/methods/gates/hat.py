@@ -91,12 +91,7 @@ class HAT(HardAttentionMethod):
 
 
 class UnitGates(GatedAttachment):
-    """Hard attention on units of the model itself.
-
-    Args:
-        sites: the units.
-        smax: the largest s.
-    """
+    """Hard attention on units of the model itself, at these sites."""
 
     def __init__(self, sites: Sequence[Site], smax: float) -> None:
         super().__init__({site.name: site.units for site in sites}, smax)

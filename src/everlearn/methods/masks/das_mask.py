@@ -17,7 +17,7 @@ Axis = Literal["out", "in"]
 def mask_factors(
     model: nn.Module, layout: Anatomy, free: Mapping[str, Tensor], axis: Axis = "out"
 ) -> dict[str, Tensor]:
-    """Convert factors per unit to factors per parameter.
+    """Return factors by parameter name, which broadcast to the parameters, from factors per unit.
 
     Args:
         model: the model with the parameters.
@@ -25,9 +25,6 @@ def mask_factors(
         free: site name → 1 − importance, [units].
         axis: the axis along which heads are masked in queries, keys and values: `out` for a head's own rows; `in` as in
             the released code, see :func:`along_inputs`.
-
-    Returns:
-        Tensors by parameter name, each of which broadcasts to its parameter.
 
     Raises:
         MethodError: there is no such site or the number of units is wrong; or, with `in`, the heads do not have as many

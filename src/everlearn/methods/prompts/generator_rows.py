@@ -13,10 +13,7 @@ from everlearn.data.tokenize import Encoder
 class WrittenPairs:
     """Generated examples of an encoder-decoder: prompted with a domain, it writes prompt, separator and answer.
 
-    Args:
-        encoder: the text encoder of the model.
-        question: the question, with "{domain}" in place of the name of the domain.
-        separator: the separator between prompt and answer.
+    The question has "{domain}" in place of the name of the domain.
     """
 
     def __init__(self, encoder: Encoder, question: str, separator: str) -> None:
@@ -55,11 +52,7 @@ class WrittenPairs:
 
 
 class WrittenTexts:
-    """Generated texts of a decoder that learns plain text, which needs no question and no additional training.
-
-    Args:
-        encoder: the text encoder of the model.
-    """
+    """Generated texts of a decoder that learns plain text, which needs no question and no additional training."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._start: list[int] = encoder.prefix or [encoder.pad if encoder.end is None else encoder.end]
