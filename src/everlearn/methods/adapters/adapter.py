@@ -15,19 +15,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.bottleneck import Activation, AfterFeedForward, bottlenecks
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    Variant,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Variant, register
 from everlearn.methods.engine.attachment import (
     PREFIX,
     detach,
@@ -37,6 +25,7 @@ from everlearn.methods.engine.attachment import (
     refuse_other_additions,
     refuse_without_units,
 )
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import Objective

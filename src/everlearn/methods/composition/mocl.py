@@ -12,33 +12,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    Variant,
-    register,
-)
-from everlearn.methods.composition.composed import (
-    KEY,
-    Composed,
-    Learnt,
-    Modules,
-    check_rows,
-    known_domains,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Variant, register
+from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows, known_domains
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
 from everlearn.methods.config import configured
 from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach, fill, learnt_by
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted

@@ -18,18 +18,7 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.errors import MethodError
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, register
 from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules, check_rows
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
 from everlearn.methods.cost import usual_row
@@ -42,6 +31,7 @@ from everlearn.methods.engine.attachment import (
     refuse_other_additions,
 )
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import ByDomain, Kind, Memory, MemoryReader, StatePiece, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import content_of

@@ -13,17 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import (
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    Variant,
-    register,
-)
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Variant, register
 from everlearn.methods.composition.beside_layers import BesideLayers, layers_path, layers_read, plain
 from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.engine.attachment import (
@@ -36,6 +26,7 @@ from everlearn.methods.engine.attachment import (
     refuse_other_additions,
     without_decay,
 )
+from everlearn.methods.stage import Reading, Stage
 from everlearn.methods.state import ByDomain
 from everlearn.model.training_mode import evaluating
 from everlearn.model.vocabulary_head import config_of

@@ -13,19 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax, has_dropout
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Setting,
-    Stage,
-    Variant,
-    View,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Variant, View, register
 from everlearn.methods.distillation.cached import CachedAnswers
 from everlearn.methods.distillation.comparisons import (
     DISTANCES,
@@ -46,6 +34,7 @@ from everlearn.methods.distillation.teacher import (
     teacher_of,
 )
 from everlearn.methods.masks.contrast import contrast
+from everlearn.methods.stage import Batch, Stage
 from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
 from everlearn.model.content import counted

@@ -9,18 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import (
-    ApplyTo,
-    Batch,
-    Cost,
-    Mask,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-)
+from everlearn.methods.base import ApplyTo, Cost, Mask, Method, MethodConfig, Needs, Setting
 from everlearn.methods.engine.attachment import (
     PREFIX,
     attached,
@@ -32,6 +21,7 @@ from everlearn.methods.engine.attachment import (
     without_decay,
 )
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import Tensors
 from everlearn.model.objectives import Outputs
 

@@ -15,18 +15,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import BlockSource
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, register
 from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.engine.attachment import attached, detach
 from everlearn.methods.growth.net2net import (
@@ -41,6 +30,7 @@ from everlearn.methods.growth.net2net import (
 from everlearn.methods.growth.recovery import Lesson, Recovery
 from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
 from everlearn.methods.rehearsal.replay import Replay
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import Fact, Nested, Tensors
 from everlearn.model.vocabulary_head import config_of, logit_bias, logit_cap, output_head, projection
 

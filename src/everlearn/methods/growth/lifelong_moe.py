@@ -10,24 +10,13 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.bottleneck import feed_forward_outputs
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    View,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, View, register
 from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.distillation.comparisons import forward_kl
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.attachment import detach, fill, learnt_by
 from everlearn.methods.growth.experts import GrowingExperts, feed_forward_networks
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import Outputs, row_means

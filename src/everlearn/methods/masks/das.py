@@ -12,24 +12,13 @@ from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.importance import accumulate, general_importance, normalise, unit_importance
 from everlearn.importance.proxy import has_dropout
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Mask,
-    Method,
-    MethodConfig,
-    Needs,
-    Setting,
-    Stage,
-    UnitImportance,
-    View,
-    register,
-)
+from everlearn.methods.base import Mask, Method, MethodConfig, Needs, Setting, UnitImportance, View, register
+from everlearn.methods.cost import FORWARD, Cost
 from everlearn.methods.engine.attachment import refuse_frozen_model, refuse_without_units
 from everlearn.methods.masks.contrast import contrast, contrasted, paired
 from everlearn.methods.masks.das_mask import mask_factors
 from everlearn.methods.masks.das_options import VARIANTS, DASConfig
+from everlearn.methods.stage import Batch, Stage
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.content import counted, mean_state

@@ -11,32 +11,12 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import NOTHING_SEEN, OutputMagnitude
-from everlearn.methods.base import (
-    ApplyTo,
-    Batch,
-    Cost,
-    Mask,
-    Method,
-    MethodConfig,
-    Needs,
-    Setting,
-    Stage,
-    Variant,
-    register,
-)
+from everlearn.methods.base import ApplyTo, Cost, Mask, Method, MethodConfig, Needs, Setting, Variant, register
 from everlearn.methods.engine.attachment import low_rank_beside, refuse_frozen_model
 from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
-from everlearn.methods.masks.rows import (
-    SELECTORS,
-    Rule,
-    Selector,
-    keep_largest,
-    kept_rows,
-    rows_of,
-    trained,
-    units_of,
-)
+from everlearn.methods.masks.rows import SELECTORS, Rule, Selector, keep_largest, kept_rows, rows_of, trained, units_of
+from everlearn.methods.stage import Batch, Stage
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.architectures import Tokens
 from everlearn.model.content import CONTENT

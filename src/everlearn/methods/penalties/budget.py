@@ -21,12 +21,7 @@ from everlearn.methods.cost import usual_row
 from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
 from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known, ellipsoid
 from everlearn.methods.penalties.drift_probe import LEVEL, Drift, DriftProbe, mean_drift
-from everlearn.methods.penalties.penalty import (
-    refuse_additions,
-    refuse_other_starts,
-    refuse_rounded,
-    trained_weights,
-)
+from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts, refuse_rounded, trained_weights
 from everlearn.methods.state import Fact, OneTensor
 from everlearn.model.adapted import weights_of
 from everlearn.model.training_mode import evaluating

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import (
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    register,
-)
+from everlearn.methods.base import Cost, MethodConfig, Needs, register
 from everlearn.methods.engine.attachment import attach_at_test, detach
 from everlearn.methods.prompts.soft_prompt import (
+    Prompted,
     SoftPrompt,
-    at_rate,
     check_memory,
-    check_prompt,
     check_stage_length,
     word_embeddings,
 )
+from everlearn.methods.stage import Reading, Stage
 from everlearn.methods.state import Tensors
 
 
 @register
-class DAPPrompt(Method):
+class DAPPrompt(Prompted):
     """Soft prompts (arXiv 2104.08691) trained on each domain, the baseline DAP-Prompt of DAS (arXiv 2302.03241).
 
     A domain has n vectors P, [n, E]; a text with token embeddings X is read as [P; X], and its last hidden states are
@@ -54,7 +45,6 @@ class DAPPrompt(Method):
         anatomy=True,
         memory="parameters",
     )
-    freezes = True
 
     class Config(MethodConfig):
         n_tokens: int = Field(100, ge=1)
@@ -73,10 +63,6 @@ class DAPPrompt(Method):
     _prompts = Tensors(listed="domains", dims=2)
     """The prompt of each domain."""
 
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        check_prompt(self, setting, self.config.n_tokens)
-
     def cost(self, model: nn.Module) -> Cost:
         added = self.config.n_tokens * word_embeddings(model).shape[1]
         return Cost(memory_bytes=4 * added, disk_bytes_per_domain=4 * added, parameters=added)
@@ -84,9 +70,6 @@ class DAPPrompt(Method):
     def attach(self, stage: Stage) -> None:
         check_stage_length(self, stage, self.config.n_tokens)
         SoftPrompt(self._new(stage.model)).attach(stage.model, self.name, freeze=True)
-
-    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return at_rate(groups, self.config.learning_rate)
 
     def detach(self, stage: Stage) -> None:
         self._prompts[stage.domain] = detach(stage.model, self.name).vectors.detach().cpu().clone()

@@ -16,28 +16,17 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
-from everlearn.methods.base import (
-    FORWARD,
-    Batch,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Reading,
-    Setting,
-    Stage,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, MethodConfig, Needs, Setting, register
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.generator_rows import WrittenPairs, WrittenTexts
 from everlearn.methods.prompts.soft_prompt import (
+    Prompted,
     SoftPrompt,
-    at_rate,
     check_memory,
-    check_prompt,
     check_stage_length,
     word_embeddings,
 )
+from everlearn.methods.stage import Batch, Reading, Stage
 from everlearn.methods.state import Memory, MemoryReader, OneTensor, StatePiece
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE, Outputs
@@ -82,7 +71,7 @@ class WrittenRows(StatePiece[dict[str, list[Block]] | None]):
 
 
 @register
-class LFPT5(Method):
+class LFPT5(Prompted):
     """LFPT5 (arXiv 2110.07298): lifelong learning by tuning one prompt that also generates examples of earlier domains.
 
     The model is frozen; n vectors P are trained on the whole stream, appended to the text in an encoder and prepended
@@ -113,7 +102,6 @@ class LFPT5(Method):
         anatomy=True,
         memory="parameters",
     )
-    freezes = True
 
     class Config(MethodConfig):
         n_tokens: int = Field(300, ge=1)
@@ -159,14 +147,13 @@ class LFPT5(Method):
         self.needs = replace(type(self).needs, importance_pass=self._uses_pseudo)
 
     def check(self, setting: Setting) -> None:
-        super().check(setting)
         if setting.objective.name == "text-to-text" and kind_of(setting.model) == "decoder":
             raise MethodError(
                 f"Method '{self.label}' trains a model to generate single examples, but with `objective: text-to-text` "
                 "those of a decoder are packed into rows. Set `objective: causal`, or take an encoder-decoder "
                 "(`model.path`)."
             )
-        check_prompt(self, setting, self.config.n_tokens)
+        super().check(setting)
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: the prompt and its earlier values; pseudo-samples of one domain in 12 bytes per token.
@@ -197,9 +184,6 @@ class LFPT5(Method):
         CarriedPrompt(start).attach(stage.model, self.name, freeze=True)
         if self._pseudo is None:
             self._pseudo = self._generate(stage) if self._uses_pseudo else {}
-
-    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return at_rate(groups, self.config.learning_rate, self.config.weight_decay)
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return the additional losses; their dropout is seeded separately from that of the batch."""

@@ -10,13 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, Variant, register
+from everlearn.methods.base import Cost, MethodConfig, Needs, Reading, Stage, Variant, register
 from everlearn.methods.engine.attachment import attach_at_test, detach, frozen
 from everlearn.methods.prompts.soft_prompt import (
+    Prompted,
     SoftPrompt,
-    at_rate,
     check_memory,
-    check_prompt,
     check_stage_length,
     word_embeddings,
 )
@@ -24,7 +23,7 @@ from everlearn.methods.state import Tensors
 
 
 @register
-class ProgressivePrompts(Method):
+class ProgressivePrompts(Prompted):
     """Progressive Prompts (arXiv 2301.12314, §3): in domain t a text X is read with the prompts of all domains so far.
 
         [P_t; P_{t−1}; …; P_1; X],   each P_i n vectors of the size of the embeddings
@@ -42,7 +41,6 @@ class ProgressivePrompts(Method):
     summary = "a new prompt before all earlier ones"
     paper = "https://arxiv.org/abs/2301.12314"
     needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
-    freezes = True
     variants = (
         Variant(
             "progressive_prompts_by_domain",
@@ -77,11 +75,6 @@ class ProgressivePrompts(Method):
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
 
-    def check(self, setting: Setting) -> None:
-        """Require that the first prompt fits; later stages check whether there are too many."""
-        super().check(setting)
-        check_prompt(self, setting, self.config.n_tokens)
-
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of the prompt and its MLP; one prompt is stored for each domain."""
         n, features = self.config.n_tokens, word_embeddings(model).shape[1]
@@ -100,9 +93,6 @@ class ProgressivePrompts(Method):
         drawn = torch.randint(len(words), (self.config.n_tokens,)).to(words.device)
         new = ProgressivePrompt(words[drawn].detach(), list(self._prompts.values()), self.config.bottleneck)
         new.attach(stage.model, self.name, freeze=True)
-
-    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return at_rate(groups, self.config.learning_rate, self.config.weight_decay)
 
     def detach(self, stage: Stage) -> None:
         """Keep the prompt including its MLP, and restore the base model."""

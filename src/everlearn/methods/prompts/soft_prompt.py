@@ -145,6 +145,19 @@ class SoftPrompt(BeforeText):
         return len(self.vectors)
 
 
+class Prompted(Method):
+    """Base class of methods that train a prompt of `n_tokens` vectors in front of a frozen model."""
+
+    freezes = True
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        check_prompt(self, setting, self.config.n_tokens)
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return at_rate(groups, self.config.learning_rate, getattr(self.config, "weight_decay", None))
+
+
 def seen_in_rows(positions: Tensor) -> Tensor:
     """Return the causal mask of a decoder, [B, 1, S, S] bool: earlier tokens of the same document.
 

@@ -16,19 +16,10 @@ from everlearn.data.chats import ChatFormat
 from everlearn.data.mixing import Anneal, Annealed, Concatenation, Mixture, ends_of
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
-from everlearn.methods.base import (
-    FORWARD,
-    Cost,
-    Method,
-    MethodConfig,
-    Needs,
-    Setting,
-    Stage,
-    Variant,
-    register,
-)
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Variant, register
 from everlearn.methods.cost import usual_row
 from everlearn.methods.rehearsal.generated import generated_rows
+from everlearn.methods.stage import Stage
 from everlearn.methods.state import TextRows
 from everlearn.model.anatomy import kind_of
 from everlearn.ranges import Between, ranges
