@@ -163,16 +163,13 @@ def _copy_beside(folder: Path, own: Path, new: Path) -> None:
         for path in (path for pattern in BESIDE for path in place.glob(pattern) if not (new / path.name).exists()):
             if path.suffix == ".json" and path.name not in ("tokenizer.json",):
                 raw = files.read_json(path)
-                files.write_json(new / path.name, _without_traces(raw))
+                known = {key: raw[key] for key in raw if key not in TRACES} if isinstance(raw, dict) else raw
+                files.write_json(new / path.name, known)
             else:
                 shutil.copyfile(path, new / path.name)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shutil.copyfile(index, new / index.name)
-
-
-def _without_traces(raw: Any) -> Any:
-    return {key: value for key, value in raw.items() if key not in TRACES} if isinstance(raw, dict) else raw
 
 
 def _provenance(made: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:

@@ -124,13 +124,8 @@ class EWC(MeasuredPenalty):
             self._refuse_other_sources()
 
     def _refuse_other_sources(self) -> None:
-        for key, usual in (
-            ("importance", "fisher"),
-            ("labels", "data"),
-            ("dropout", False),
-            ("include_penalty", False),
-        ):
-            if (value := getattr(self.config, key)) != usual:
+        for key in ("importance", "labels", "dropout", "include_penalty"):
+            if (value := getattr(self.config, key)) != type(self.config).model_fields[key].default:
                 raise MethodError(
                     f"Method '{self.label}', option '{key}': {value!r} needs a pass over samples, and `gradients: "
                     "steps` has none. Set one of the two."

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from everlearn import files
 from everlearn.data.blocks import Block
@@ -116,7 +115,7 @@ def _sampled(stage: Stage, generators: Sequence[torch.Generator], encoder: Encod
     end = encoder.end
     start = encoder.prefix or [encoder.pad if end is None else end]
     most = size - len(start)
-    ids = torch.tensor([start] * len(generators), device=_device(stage))
+    ids = torch.tensor([start] * len(generators), device=next(stage.model.parameters()).device)
     draws = torch.stack([torch.rand(most, generator=each, dtype=torch.float64) for each in generators])
     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     texts = decode(steps, Ending(most, () if end is None else (end,), temperature=1, draws=draws))
@@ -135,7 +134,7 @@ def _filled(
     objective, mask = stage.objective, stage.tokenizer.mask_token_id
     inner = size - len(encoder.prefix) - len(encoder.suffix)
     rows = [[*encoder.prefix, *[mask] * inner, *encoder.suffix]] * len(generators)
-    ids = torch.tensor(rows, device=_device(stage))
+    ids = torch.tensor(rows, device=next(stage.model.parameters()).device)
     at_once = max(1, round(objective.probability * inner)) if isinstance(objective, Masked) else 1
     for _ in range(sweeps):
         orders = torch.stack([torch.randperm(inner, generator=each) for each in generators]) + len(encoder.prefix)
@@ -146,8 +145,3 @@ def _filled(
             words = objective.drawn_labels(stage.model, batch, torch.stack(chances), stage.tokenizer.all_special_ids)
             ids.scatter_(1, positions, words)
     return ids.tolist()
-
-
-def _device(stage: Stage) -> torch.device:
-    parameter: Tensor = next(stage.model.parameters())
-    return parameter.device
