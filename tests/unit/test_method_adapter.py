@@ -323,7 +323,7 @@ def test_memory_round_trip() -> None:
     assert torch.equal(*losses)
     narrow = Adapter(reduction_factor=2)
     narrow.load_memory(method.memory())
-    with pytest.raises(MethodError, match=r"remembers 'everlearn_dap_adapter.*another model or `reduction_factor`"):
+    with pytest.raises(MethodError, match=r"remembers 'everlearn_dap_adapter.*another model or other options"):
         narrow.test_model(copy.deepcopy(model), reading(at, "d2"))
 
 
