@@ -54,12 +54,7 @@ def memory_layers(model: nn.Module, layout: Anatomy) -> Iterator[MemoryLayer]:
 class SlotAccesses(StepSums):
     """Count the tokens of a training step that access each neuron; :meth:`pop` returns them by output projection.
 
-    `positions` must name every layer (:func:`positions_in`).
-
-    Args:
-        model: the model.
-        layers: its feed-forward layers.
-        most: number of neurons that a token accesses in each layer.
+    `positions` must name every layer (:func:`positions_in`). A token accesses `most` neurons of each layer.
     """
 
     def __init__(self, model: nn.Module, layers: Iterable[MemoryLayer], most: int) -> None:

@@ -102,8 +102,6 @@ class StopWhenForgetting(TrainerCallback):
     """Score held-out texts during a training, let a :class:`ForgettingGuard` decide, and go back to the best step.
 
     Args:
-        trainer: the protected trainer.
-        options: the options of `stop`.
         renewed: makes the domain as it was before the training, with methods that have not begun it.
     """
 

@@ -20,10 +20,7 @@ from everlearn.model.training_mode import evaluating
 def read_rows(stage: Stage, samples: int, source: BlockSource | None) -> None:
     """Run rows through the model for hooks that observe it, one at a time and without padding, as PEFT's hooks require.
 
-    Args:
-        stage: the training of the domain.
-        samples: number of rows.
-        source: their text; that of the domain if None.
+    Without a source they are rows of the domain.
     """
     with evaluating(stage.model), torch.no_grad():
         for row in replace(stage, batch_size=1).batches(samples, source):

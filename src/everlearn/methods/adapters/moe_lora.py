@@ -217,13 +217,7 @@ class Router(nn.Module):
 
 
 def gates_of(probabilities: Tensor, top_k: int, renormalise: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the gates of the most likely experts and their selection (0 or 1), [..., E] each.
-
-    Args:
-        probabilities: [..., E].
-        top_k: number of experts per token.
-        renormalise: whether their gates sum to 1.
-    """
+    """Return the gates of the `top_k` most likely experts and their selection (0 or 1), [..., E] (:class:`Router`)."""
     chosen = torch.zeros_like(probabilities).scatter(-1, probabilities.topk(top_k).indices, 1.0)
     gates = probabilities * chosen
     return gates / gates.sum(-1, keepdim=True) if renormalise else gates, chosen

@@ -61,10 +61,7 @@ class KnowledgeAdapter(nn.Module):
 
     Args:
         features: H, the size of x.
-        heads: attention heads of T's layers.
-        size: features per head.
-        layers: number of layers of T.
-        dropout: dropout in T.
+        layers: number of layers of T, of the given heads, size and dropout (:class:`KnowledgeLayer`).
     """
 
     def __init__(self, features: int, heads: int, size: int, layers: int, dropout: float) -> None:

@@ -60,7 +60,6 @@ class Attachment(nn.Module):
         """Add this module to the model.
 
         Args:
-            model: a plain model.
             name: name of the method; the parameters of the attachment are called ``everlearn_<name>.…``.
             freeze: whether only the attachment is trained until it is detached.
 

@@ -91,15 +91,7 @@ def _routed(gate: Tensor, count: int) -> Tensor:
 
 
 class GrowingExperts(Attachment):
-    """The experts of all domains so far, for every feed-forward network.
-
-    Args:
-        model: a plain model.
-        networks: paths of its feed-forward networks.
-        domains: t.
-        experts: number of experts per domain.
-        top_k: number of experts per token.
-    """
+    """The experts of all domains so far: an :class:`ExpertLayer` for each feed-forward network, given by its path."""
 
     def __init__(self, model: nn.Module, networks: list[str], domains: int, experts: int, top_k: int) -> None:
         super().__init__()

@@ -19,16 +19,7 @@ Rule = Literal["floor", "quantile"]
 
 
 def keep_largest(scores: Mapping[str, Tensor], threshold: float, rule: Rule = "floor") -> dict[str, Tensor]:
-    """Return 1 for the rows to update and 0 for those with the smallest scores, layer by layer.
-
-    Args:
-        scores: layer → a score per row, [n].
-        threshold: share of rows that are masked, in [0, 1).
-        rule: see :func:`largest`.
-
-    Returns:
-        Factors by layer, [n] float32.
-    """
+    """Return what :func:`largest` does, [n] by layer, for scores [n] by layer."""
     by_size: dict[int, list[str]] = {}
     for name, values in scores.items():
         by_size.setdefault(len(values), []).append(name)
@@ -56,12 +47,9 @@ def largest(scores: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
 
 
 def kept_rows(factors: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
-    """Return the indices of the rows to keep, in ascending order.
+    """Return the indices of the rows to keep, in ascending order, from the factors of :func:`largest`.
 
-    Args:
-        factors: 1 for these and 0 for the others, [n], from :func:`largest` with the same `threshold` and `rule`.
-        threshold: share of rows that are masked.
-        rule: with `floor` their number is known, so that a GPU need not be waited for.
+    With the rule `floor` their number is known, so that a GPU need not be waited for.
     """
     if rule == "quantile":
         return factors.nonzero().squeeze(1)
