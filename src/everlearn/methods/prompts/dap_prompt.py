@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from everlearn.methods.base import Cost, MethodConfig, Needs, register
 from everlearn.methods.engine.attachment import attach_at_test, detach
 from everlearn.methods.prompts.soft_prompt import (
-    Prompted,
+    PromptMethod,
     SoftPrompt,
     check_memory,
     check_stage_length,
@@ -22,7 +22,7 @@ from everlearn.methods.state import Tensors
 
 
 @register
-class DAPPrompt(Prompted):
+class DAPPrompt(PromptMethod):
     """Soft prompts (arXiv 2104.08691) trained on each domain, the baseline DAP-Prompt of DAS (arXiv 2302.03241).
 
     A domain has n vectors P, [n, E]; a text with token embeddings X is read as [P; X], and its last hidden states are

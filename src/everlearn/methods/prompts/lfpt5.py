@@ -20,7 +20,7 @@ from everlearn.methods.base import FORWARD, Cost, MethodConfig, Needs, Setting, 
 from everlearn.methods.engine.attachment import attach_at_test, attached, detach
 from everlearn.methods.prompts.generator_rows import WrittenPairs, WrittenTexts
 from everlearn.methods.prompts.soft_prompt import (
-    Prompted,
+    PromptMethod,
     SoftPrompt,
     check_memory,
     check_stage_length,
@@ -71,7 +71,7 @@ class WrittenRows(StatePiece[dict[str, list[Block]] | None]):
 
 
 @register
-class LFPT5(Prompted):
+class LFPT5(PromptMethod):
     """LFPT5 (arXiv 2110.07298): lifelong learning by tuning one prompt that also generates examples of earlier domains.
 
     The model is frozen; n vectors P are trained on the whole stream, appended to the text in an encoder and prepended

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.methods.base import Cost, MethodConfig, Needs, Reading, Stage, Variant, register
 from everlearn.methods.engine.attachment import attach_at_test, detach, frozen
 from everlearn.methods.prompts.soft_prompt import (
-    Prompted,
+    PromptMethod,
     SoftPrompt,
     check_memory,
     check_stage_length,
@@ -23,7 +23,7 @@ from everlearn.methods.state import Tensors
 
 
 @register
-class ProgressivePrompts(Prompted):
+class ProgressivePrompts(PromptMethod):
     """Progressive Prompts (arXiv 2301.12314, §3): in domain t a text X is read with the prompts of all domains so far.
 
         [P_t; P_{t−1}; …; P_1; X],   each P_i n vectors of the size of the embeddings

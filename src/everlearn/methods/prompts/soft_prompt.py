@@ -145,7 +145,7 @@ class SoftPrompt(BeforeText):
         return len(self.vectors)
 
 
-class Prompted(Method):
+class PromptMethod(Method):
     """Base class of methods that train a prompt of `n_tokens` vectors in front of a frozen model."""
 
     freezes = True
