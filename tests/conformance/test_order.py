@@ -39,7 +39,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "o_lora": {"lora_dropout": 0.0, "lambda_2": 0.1},
     "classic": {"contrast_dropout": 0.0},
     "dap_prompt": {"n_tokens": 4},
-    "mocl": {"n_tokens": 4},
     "derpp": {"capacity": 8},
     "multi_task_adaptation": {"samples": 4},
     "migu": {"skip_first_domain": False},

@@ -61,6 +61,7 @@ OWN = {
     "budget": {"general": None, "probe": 4, "checks": 2},
     "sparse_memory": {"accessed": 4, "slots": 16, "keys": True},
     "forever": {"sample": 0.5, "warm_up": 1, "strength": 0.1},
+    "mocl": {"n_tokens": 50},  # its prefixes', and a decoder gets low-rank blocks
 }
 """What a word of QUICK means otherwise."""
 _ASKED = {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}

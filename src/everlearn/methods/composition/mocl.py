@@ -116,8 +116,8 @@ class MoCL(Method):
         try:
             configured(self.label, type(self.config), self.config.model_dump() | {"module": self._module(model)})
         except MethodError as error:
-            why = f"`module` is not set, and a model of kind {kind_of(model)} gets this one"
-            raise MethodError(f"{error} ({why}.)") from None
+            why = f"`module` is not set, and a model of kind {kind_of(model)} gets this one."
+            raise MethodError(f"{error} {why}") from None
 
     def adds_low_rank(self, model: nn.Module) -> bool:
         return self._module(model) == "lora"

@@ -44,7 +44,7 @@ class Prefixes(Modules):
         if not self.paths or kind_of(model) == "decoder":
             raise MethodError(
                 "A prefix that is mixed for each text needs an encoder with a projection for keys and one for values, "
-                f"which '{type(model).__name__}' is not. Set the method's option `module: lora`."
+                f"which '{type(model).__name__}' is not. Set `module: lora` of method 'mocl'."
             )
         features = model.get_submodule(self.paths[0][0]).get_parameter("weight").shape[0]
         self.layers = nn.ModuleList(
