@@ -217,6 +217,21 @@ def test_whole_trees_are_refused_whatever_is_asked(task: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        {"text": "A message.", "stats": {"likes": 3, "replies": 2}},
+        {"text": "A message.", "comments": {"replies": [], "count": 0}},
+        {"prompt": "A title", "text": "A story.", "responses": 3},
+        {"prompt": "A title", "text": None, "story": "A long story.", "responses": 3},
+    ],
+)
+@pytest.mark.parametrize("task", [None, "pretrain"])
+def test_counts_of_replies_are_neither_trees_nor_answers(row: dict[str, Any], task: str | None) -> None:
+    chosen = choose_columns([row], "posts.jsonl", task)
+    assert (chosen.text_column, chosen.answers) == ("story" if "story" in row else "text", False)
+
+
+@pytest.mark.parametrize(
     ("row", "keys", "held"),
     [
         ({"text": "Hello?", "role": "prompter", "parent_id": None}, {}, "single messages of conversation trees"),
@@ -697,6 +712,12 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
             r"prompts \('instruction'\) with several answers, or answers with more about them, .* 'completions'",
             {"prompt": "a", "answer": "b"},
             {"row_format": "prompt-answer"},
+        ),
+        (
+            {"question": "a", "choices": ["b", "c"], "answer": 1},
+            r"prompts \('question'\) with numbers as answers \('answer'\), .* Write each answer as a text",
+            {"question": "a", "answer": "c"},
+            {"row_format": "question-answer"},
         ),
         (
             {"problem": "a", "solution": "b"},

@@ -31,7 +31,9 @@ WRITE_TEXT = "write what is to be read into a column 'text'"
 
 PROMPTS = {ask for ask, _ in PAIRS if ask not in ("source", "context")} | {"problem"}
 """Names of columns with what is asked, whatever the name of the answers' column."""
-ANSWERS = {name for _, answer in PAIRS for name in (answer, plural(answer))} | {"solution", "replies", "generations"}
+ANSWER = {answer for _, answer in PAIRS} | {"solution"}
+"""Names of columns with an answer, whatever the name of the prompts' column."""
+ANSWERS = {*ANSWER, *map(plural, ANSWER), "replies", "generations"}
 """Names of columns with answers, or several of them."""
 MESSAGE_OF_TREE = {"text", "role", "parent_id"}
 """Columns of rows that are single messages of conversation trees (OpenAssistant)."""
@@ -224,8 +226,13 @@ def tree_in(row: Mapping[str, Any]) -> str:
     """Return in words what a row of conversation trees holds (OpenAssistant): a message, or a tree; "" for others."""
     if row.keys() >= MESSAGE_OF_TREE:
         return "single messages of conversation trees (columns 'text', 'role' and 'parent_id')"
-    trees = (name for name, value in row.items() if isinstance(value, Mapping) and "replies" in value)
+    trees = (name for name, value in row.items() if isinstance(value, Mapping) and _is_node(value))
     return next((f"conversation trees (in the column '{name}')" for name in trees), "")
+
+
+def _is_node(value: Mapping[str, Any]) -> bool:
+    """Return whether a value is a message with its replies, rather than, say, a count of replies."""
+    return "text" in value and isinstance(value.get("replies"), list | tuple)
 
 
 def _check_trees(path: str, row: Mapping[str, Any], task: str | None) -> None:
@@ -256,8 +263,10 @@ def _check_contests(path: str, rows: Sequence[Mapping[str, Any]], texts: Collect
 def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str]) -> None:
     """Refuse prompts whose answers are in a column without a usual name, or are several: one of them would be lost."""
     asked = next((name for name in sorted(texts) if name.lower() in PROMPTS), None)
+    counts = {name for row in rows for name, value in row.items() if isinstance(value, int | float)}
     names = dict.fromkeys(name for row in rows for name in row if row[name])
-    answer = next((name for name in names if name.lower() in ANSWERS), None)
+    # A number under a plural, such as `responses: 3`, counts answers that are elsewhere.
+    answer = next((name for name in names if name.lower() in (ANSWER if name in counts else ANSWERS)), None)
     if asked is None or answer is None:
         return
     if answer in texts:
@@ -265,6 +274,12 @@ def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collecti
             f"{path} holds prompts ('{asked}') and answers ('{answer}') under names that no kind of rows has. Rename "
             f"them to 'prompt' and 'answer', or name them in a recipe: `text_column: {asked}`, `target_column: "
             f"{answer}`."
+        )
+    if answer in counts:
+        raise DataError(
+            f"{path} holds prompts ('{asked}') with numbers as answers ('{answer}'), and answers are learnt as text. "
+            "Write each answer as a text into a column 'answer', and its prompt into 'prompt'; to learn the prompts "
+            f"alone, use `--task pretrain` or name them in a recipe (`text_column: {asked}`)."
         )
     raise DataError(
         f"{path} holds prompts ('{asked}') with several answers, or answers with more about them, in the column "
