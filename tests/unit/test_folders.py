@@ -179,6 +179,18 @@ def test_prose_in_folders_of_splits_is_no_training_text_for_a_file_beside_them(t
     assert texts_of(Domain(name="d", path=str(tmp_path))) == ["of train/a.txt"]
 
 
+def test_folders_on_training_and_testing_among_others_are_no_splits(tmp_path: Path) -> None:
+    """As in the documentation of a library for machine learning."""
+    names = ["guide/test/how.md", "guide/use.md", "intro.md", "test/run.md", "train/loop.md"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(f"of {name}\n")
+    corpus = Domain(name="d", path=str(tmp_path))
+    assert texts_of(corpus) == [f"of {name}" for name in names]
+    (note,) = unread_files([corpus])
+    assert "another split (test: guide/test/how.md, test/run.md). If they are for testing" in note
+
+
 def test_documents_on_training_and_testing_are_no_splits(tmp_path: Path) -> None:
     for name in ("guide.md", "training.md", "evaluation.md", "test.md", "dev.md"):
         (tmp_path / name).write_text("words\n")

@@ -211,13 +211,17 @@ def _by_split(files: Sequence[Path], format_of: Callable[[Path], str | None]) ->
     """Group files by the split in their names, those without one under ""; empty if the names indicate fewer than two.
 
     Where some names of prose have no split, those of the others, or of their folders, must be nothing but one, and one
-    of them `train`: a folder of documents may well have some on training and testing.
+    of them `train`: a folder of documents may well have some on training and testing. Folders that are no split, beside
+    others, are the parts of such documents, and then only names of files count.
     """
     told = [split_of(path) for path in files]
     if None in told:
         told = [clear_split(path, format_of(path)) for path in files]
-        if all(format_of(path) in _PROSE for path in files) and "train" not in told:
-            return {}
+        if all(format_of(path) in _PROSE for path in files):
+            if any(split is None and len(path.parts) > 1 for path, split in zip(files, told, strict=True)):
+                told = [clear_split(Path(path.name), format_of(path)) for path in files]
+            if "train" not in told:
+                return {}
     found: dict[str, list[Path]] = {}
     for path, split in zip(files, told, strict=True):
         found.setdefault(split or "", []).append(path)
