@@ -1,7 +1,8 @@
 """Write docs/results/real-models.md and .json from the results: python benchmarks/real-models/page.py
 
 In each section the text above the first table is written by hand and stays; the tables are made from the cells of the
-fresh streams (``fresh/``, ``far/``) and the trials of the development stream (``development.jsonl``).
+fresh streams (``fresh/``, ``far/``), the trials of the development stream (``development.jsonl``) and what the training
+of the encoder measured (``minilm.json``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
 """The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
 FRESH = ("fresh", "far")
 """The folders of the streams on which nothing was chosen, in the order of their sections."""
+ORDERS = {0: "given", 23: "reverse"}
+"""Number of an order of four domains → what it is."""
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
 HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
 RECOMMENDED = "recommended (MAS) at 3.0e-04"
@@ -119,7 +122,7 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the tables of a fresh stream: every row, `recommended` against each rate of plain training, domains."""
     rows = fresh_rows(cells)
     recommended = rows[RECOMMENDED]
-    count = ", ".join(f"order {order} with seed {seed}" for order, seed in recommended)
+    count = ", ".join(f"{ORDERS[order]} order with seed {seed}" for order, seed in recommended)
     each = tuple(
         (row, tuple(_spread([cell.numbers[name] for cell in own.values()]) for name in NUMBERS))
         for row, own in rows.items()
@@ -135,7 +138,7 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
         for row, own in rows.items()
         if row != RECOMMENDED
     )
-    note = f"Bits per byte. Cells: {count}."
+    note = f"Bits per byte. Runs: {count}."
     if len(recommended) > 1:
         note += " The mean over them, and in brackets the lowest and the highest value."
     first = next(iter(recommended.values()))
@@ -147,7 +150,7 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     base = ", ".join(f"{name} {first.base[name]:.2f}" for name in domains)
     return [
         Table("Each row", ("Row", *HEADER), each, note),
-        Table("What is recommended, against plain training", ("Difference", *HEADER), pairs, note),
+        Table("The recommended method against plain training", ("Difference", *HEADER), pairs, note),
         Table(
             "Better than the base at the end, by domain", ("Row", *domains), by_domain, f"{note} Base model: {base}."
         ),
@@ -214,6 +217,15 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     return [curve, trials]
 
 
+def encoder_tables(facts: dict[str, Any]) -> list[Table]:
+    """Return the table of the held-out text along the training of the encoder."""
+    rows = tuple(
+        (f"{each['step']:,}", (TableCell(f"{each['tokens']:,}"), TableCell(f"{each['bits_per_byte']:.3f}")))
+        for each in facts["held_out"]
+    )
+    return [Table("Along its training", ("Step", "Tokens", "Bits per byte ↓"), rows, "64 held-out rows.")]
+
+
 def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
     """Return the numbers that other pages quote, of the development stream and of the fresh ones."""
     results = [Result.of(line) for line in lines if "results" in line]
@@ -244,7 +256,9 @@ def main() -> None:
     streams = {name: [kept.value for kept in find_cells(HERE / name).values()] for name in FRESH}
     head, *sections = PAGE.read_text(encoding="utf-8").split("\n## ")
     parts = [head.rstrip()]
-    for section, own in zip(sections, (*map(fresh_tables, streams.values()), tables(lines)), strict=True):
+    encoder = json.loads((HERE / "minilm.json").read_text(encoding="utf-8"))
+    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder), tables(lines))
+    for section, own in zip(sections, made, strict=True):
         parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:
         reasons: dict[tuple[str, str], list[str]] = {}
