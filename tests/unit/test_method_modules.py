@@ -277,7 +277,7 @@ def test_what_came_before_is_gathered_document_by_document() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     gpt2, roberta = tiny.model("gpt2"), tiny.model("roberta")
-    with pytest.raises(MethodError, match=r"needs an encoder.*GPT2LMHeadModel.*`module: lora`\."):
+    with pytest.raises(MethodError, match=r"needs an encoder.*GPT2LMHeadModel.*`module: lora` of"):
         method(module="prefix").check(stages.setting(gpt2, [], "causal"))
     with pytest.raises(MethodError, match=r"103 positions|'n_tokens': 120 prompt tokens and a text of 24"):
         method(n_tokens=120).check(stages.setting(roberta, []))
