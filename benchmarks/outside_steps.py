@@ -264,6 +264,7 @@ def main() -> None:
         comparison, contender, folder = arguments.alone
         return work_alone(comparison, int(contender), Path(folder))
     report = harness.header(arguments) | {"comparisons": {}}
+    alone = os.environ | {"RAYON_NUM_THREADS": "1"}  # of the tokenizer, which otherwise takes every core
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         make_inputs(work, arguments.text)
@@ -273,7 +274,7 @@ def main() -> None:
             for _ in range(arguments.repeats):
                 for contender in (0, 1):
                     command = [sys.executable, __file__, "--alone", comparison, str(contender), folder]
-                    said = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
+                    said = subprocess.run(command, check=True, capture_output=True, text=True, env=alone)
                     taken[contender].append(json.loads(said.stdout.splitlines()[-1]))
             report["comparisons"][comparison] = compared("usual", medians(taken[0]), medians(taken[1]))
         everlearn = [sys.executable, "-m", "everlearn"]

@@ -72,7 +72,7 @@ def main() -> None:
     if not (given.work / "data").exists():
         (given.work / "data").symlink_to(given.data.resolve())
     shutil.copy(HERE / "minilm.yaml", given.work)
-    begun = (given.work / "runs" / "minilm" / "recipe.json").exists()
+    begun = (given.work / "runs" / "minilm" / "recipe.yaml").exists()
     call = ["resume", "runs/minilm"] if begun else ["run", "minilm.yaml"]
     subprocess.run([sys.executable, "-m", "everlearn", *call], cwd=given.work, check=True)
     record(given.work / "runs" / "minilm")
