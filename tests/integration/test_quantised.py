@@ -15,6 +15,7 @@ from everlearn import files
 from everlearn.commands.plan import make_plan
 from everlearn.errors import MethodError, ModelError, RecipeError
 from everlearn.learner import ContinualLearner
+from everlearn.methods.penalties.penalty import Penalty
 from everlearn.model.quantising import is_quantised
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -153,11 +154,55 @@ def test_methods_that_act_on_the_weights_themselves_are_refused(tmp_path: Path, 
 
 
 @needs_bitsandbytes
-@pytest.mark.parametrize("beside", ["mas", "si", "l2_sp", {"name": "budget", "general": None}, "ensemble", "sdft"])
+@pytest.mark.parametrize(
+    "beside",
+    ["l2_sp", {"name": "mas", "protect_base": True}, {"name": "budget", "general": None}, "ensemble", "sdft"],
+)
 def test_what_compares_or_sets_exact_weights_is_refused_beside_rounded_ones(tmp_path: Path, beside: Any) -> None:
     with pytest.raises(MethodError, match=r"quantization_config|a quantised model cannot"):
         ContinualLearner(recipe(tmp_path, FOUR, ["inc_lora", beside])).check()
     ContinualLearner(recipe(tmp_path, None, ["inc_lora", beside] if beside != "ensemble" else beside)).check()
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize(
+    ("adapter", "penalty", "strength"),
+    [
+        ({"name": "inc_lora"}, {"name": "mas", "samples": 4}, 1e4),
+        ({"name": "lora"}, {"name": "ewc", "samples": 4}, 1e7),
+        ({"name": "inc_lora", "use_rslora": True}, {"name": "l2"}, 1e4),
+        ({"name": "lora"}, {"name": "si"}, 1e9),
+    ],
+)
+def test_a_penalty_holds_the_exact_weights_with_the_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapter: dict[str, Any], penalty: dict[str, Any], strength: float
+) -> None:
+    first: list[float] = []
+    loss = Penalty.extra_losses
+
+    def watched(self: Any, stage: Any, *args: Any) -> Any:
+        losses = loss(self, stage, *args)
+        first.extend(float(value.detach()) for value in losses.values() if stage.step == 0)
+        return losses
+
+    monkeypatch.setattr(Penalty, "extra_losses", watched)
+
+    def moved(strength: float, name: str) -> float:
+        methods = [adapter | {"r": 4}, penalty | {"strength": strength}]
+        wanted = recipe(tmp_path, FOUR, methods, train={"max_steps": 4, "learning_rate": 1e-2})
+        learner = ContinualLearner(small_runs.elsewhere(wanted, tmp_path / name))
+        learner.run()
+        one, two = (dict(learner.model_after(number).named_parameters()) for number in (1, 2))
+        memory = learner.folder.stage(1, "first") / "memory" / f"{penalty['name']}.safetensors"
+        anchors = {n.removeprefix("anchor/"): v for n, v in files.load_tensors(memory).items() if "anchor/" in n}
+        assert anchors
+        for weight, value in anchors.items():
+            torch.testing.assert_close(value, one[weight], rtol=0, atol=1e-6)
+        return sum(float((two[each] - one[each]).norm()) for each in anchors)
+
+    held, free = moved(strength, "held"), moved(1e-9, "free")
+    assert max(first) < 1e-6 * strength  # nothing pulls where the second domain begins
+    assert 0 < held < 0.8 * free
 
 
 def test_without_bitsandbytes_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

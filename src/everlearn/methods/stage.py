@@ -123,6 +123,8 @@ class Stage:
             parameters are those that require a gradient. The engine sets it.
         start: copies of the trained parameters at the beginning of the domain, with everything attached, if a method
             needs them (``Needs.start``). The engine sets it.
+        rounded: number of the checkpoint to which a domain's adapter is added when it is trained on a quantised copy of
+            it; None for others. The method with the adapter sets it.
         sharded: whether FSDP2 divides the model over the processes while it is trained.
         host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
             if the trainer does not provide it.
@@ -150,6 +152,7 @@ class Stage:
     as_tested: Callable[[nn.Module], nn.Module] | None = None
     phase: Phase = in_silence
     moved: frozenset[str] | None = None
+    rounded: int | None = None
     sharded: bool = False
     host: Batch | None = None
     start: Mapping[str, Tensor] = field(default_factory=dict)

@@ -37,6 +37,7 @@ from everlearn.model.sharding import local_part
 _ADDED = (LoraLayer, FourierFTLayer, LoHaLayer, LoKrLayer, RandLoraLayer, VBLoRALayer, VeraLayer)
 """PEFT layers whose effective weight is W + ``get_delta_weight``; AdaLoRA's are subclasses of LoRA's."""
 _LAYERS = (nn.Linear, Conv1D, nn.Embedding)
+_EXACT = "_exact_weight"
 Formula = Callable[[], Tensor]
 
 
@@ -110,6 +111,22 @@ def weights_of(model: nn.Module) -> dict[str, Weight]:
                 found[key] = Weight(parameter)
                 seen.add(id(parameter))
     return found
+
+
+def use_exact(model: nn.Module, exact: nn.Module) -> None:
+    """Let the effective weights of quantised layers with adapters begin from exact weights, not from rounded ones.
+
+    For adapters that are trained beside rounded weights and then added to exact ones; it holds a copy of these.
+
+    Args:
+        model: the model with adapters; its outputs do not change.
+        exact: the plain model that was quantised.
+    """
+    for path, wrapper, module, _ in _parts(_inside(model)):
+        if wrapper is not None and _is_quantised(module):
+            layer: Any = exact.get_submodule(path)
+            weight = layer.weight.detach().to(module.weight.device, torch.float32, copy=True)
+            setattr(module, _EXACT, weight.T.contiguous() if isinstance(layer, Conv1D) else weight)
 
 
 @contextlib.contextmanager
@@ -274,7 +291,10 @@ def _is_quantised(module: Any) -> bool:
 
 
 def _numbers(base: Any) -> Tensor:
-    """Return the weight of a layer without adapters in float32."""
+    """Return the weight of a layer without adapters in float32, or the exact one (:func:`use_exact`)."""
+    exact: Tensor | None = getattr(base, _EXACT, None)
+    if exact is not None:
+        return exact
     weight: nn.Parameter = base.weight
     if not _is_quantised(base):
         return weight.float()

@@ -209,6 +209,10 @@ class Merged(LowRank):
                     "alone does not describe a stage. Set its option `merge: true`."
                 )
 
+    def attach(self, stage: Stage) -> None:
+        stage.rounded = self.onto if is_quantised(stage.model) else None
+        super().attach(stage)
+
     def detach(self, stage: Stage) -> None:
         """Merge the adapter into the weights, keep a copy of it, and restore a plain model."""
         learnt = self._learnt(stage)

@@ -21,7 +21,7 @@ from everlearn.methods.cost import usual_row
 from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
 from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known, ellipsoid
 from everlearn.methods.penalties.drift_probe import LEVEL, Drift, DriftProbe, mean_drift
-from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts, refuse_rounded, trained_weights
+from everlearn.methods.penalties.penalty import refuse_additions, refuse_other_starts, trained_weights
 from everlearn.methods.state import Fact, OneTensor
 from everlearn.model.adapted import weights_of
 from everlearn.model.training_mode import evaluating
@@ -179,7 +179,13 @@ class Budget(Method):
                 "and there is none. Add `general` to the recipe, or set `general: null`."
             )
         refuse_additions(self, setting)
-        refuse_rounded(self, setting)
+        if setting.rounded:
+            raise MethodError(
+                f"Method '{self.label}' measures how much old text loses with the model in training, but with "
+                "`model.quantization_config` that is rounded to few bits, and the adapter is added to the exact "
+                "weights: the model that is saved would lose another amount. Remove one of the two, or use a penalty "
+                "such as `mas`."
+            )
         if self.config.sure and GENERAL not in self.budgets and not self._keeps:
             raise MethodError(
                 f"Method '{self.label}', option 'sure': true needs a probe, and there is none. Set a budget of "

@@ -27,7 +27,7 @@ from everlearn.methods.engine.processes import processes
 from everlearn.methods.engine.protection import overrides
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
-from everlearn.model.adapted import Weight, weights_of
+from everlearn.model.adapted import Weight, use_exact, weights_of
 from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import gathered, local, shard_like, value_over_shards, whole
 from everlearn.model.vocabulary_head import output_head
@@ -58,8 +58,9 @@ class Penalty(Method):
     * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
 
     θ are the *effective* weights, with LoRA W + s B A, under the names of the plain model
-    (:mod:`everlearn.model.adapted`). So Ω and θ* remain valid when an adapter is merged and the next one is trained;
-    and A and B may change as long as W + s B A does not.
+    (:mod:`everlearn.model.adapted`); W is exact, also where a run trains A and B on a quantised copy of it. So Ω and θ*
+    remain valid when an adapter is merged and the next one is trained; and A and B may change as long as W + s B A does
+    not.
 
     Attributes:
         halved: whether λ of the paper multiplies ½ Σ Ω Δ², not Σ Ω Δ².
@@ -160,7 +161,6 @@ class Penalty(Method):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         refuse_additions(self, setting)
-        refuse_rounded(self, setting)
         if self.config.anchor != "base":
             refuse_other_starts(self, setting)
         if setting.has_peft and self.config.apply_to == "update":
@@ -195,6 +195,8 @@ class Penalty(Method):
                 f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a varying scale. Set "
                 "`train.bf16` instead, or neither."
             )
+        if stage.rounded is not None:  # else it would pull the adapter to undo the rounding
+            use_exact(stage.model, stage.checkpoints[stage.rounded])
         held = self.held(stage)
         refuse_shards(self.label, held.values())
         if self.reads_gradients:
@@ -373,6 +375,15 @@ class MeasuredPenalty(Penalty):
         if not (self.config.strength and self.measures_base):
             self.idle |= {"begin_domain"}
 
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if setting.rounded and self.config.strength and self.measures_base:
+            key = "anchor: base" if self.config.anchor == "base" else "protect_base: true"
+            raise MethodError(
+                f"Method '{self.label}', option '{key}' reads the weights of the base model before it has adapters, "
+                "but with `model.quantization_config` they are in few bits then. Leave one of the two out."
+            )
+
     @property
     def measures_base(self) -> bool:
         """Return whether importance is measured for the base model."""
@@ -446,16 +457,6 @@ def refuse_additions(method: Method, setting: Setting) -> None:
                 f"Method '{method.label}' protects the weights of the model, but method '{other.label}' trains "
                 "additional parameters. Remove one of them."
             )
-
-
-def refuse_rounded(method: Method, setting: Setting) -> None:
-    """Raise ``MethodError`` if adapters are trained on rounded weights: they would learn to undo the rounding."""
-    if setting.rounded:
-        raise MethodError(
-            f"Method '{method.label}' keeps weights close to those at the end of a domain, but "
-            "`model.quantization_config` trains the adapter beside rounded weights and adds it to the exact ones, so "
-            "it would learn to undo the rounding. Remove one of the two."
-        )
 
 
 def refuse_other_starts(method: Method, setting: Setting) -> None:

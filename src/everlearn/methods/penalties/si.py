@@ -67,8 +67,15 @@ class SI(Penalty):
     def begin_domain(self, stage: Stage) -> None:
         """Initialise ω, unless a resumed stage has it in its memory."""
         self._placed = None
-        if not self.config.strength:
-            return
+        if self.config.strength:
+            self._follow(stage)
+
+    def begin_training(self, stage: Stage) -> None:
+        super().begin_training(stage)
+        if self.config.strength and stage.rounded is not None:  # before the adapters were attached, nothing was trained
+            self._follow(stage)
+
+    def _follow(self, stage: Stage) -> None:
         weights = weights_of(stage.model)
         if not self._start:
             self._start = {
