@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tiny
+from everlearn.data.text_template import columns_in
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, EverlearnError, ModelError, RecipeError, TrainingDiverged
 from everlearn.evaluation import METRICS, Cell, make_task
@@ -22,7 +23,7 @@ from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn.tasks.prompted import Asking
-from everlearn.tasks.prompts import columns_of, label_of
+from everlearn.tasks.prompts import label_of
 
 
 def lively(architecture: str) -> Any:
@@ -367,9 +368,9 @@ def test_a_masked_model_does_not_write(tmp_path: Path) -> None:
         ({"kind": "text-to-txt"}, r"there is no kind of end task 'text-to-txt'\. Did you mean 'text-to-text'\?"),
         ({"max_new_token": 3}, r"Unknown key `end_tasks\.0\.max_new_token` .*Did you mean 'max_new_tokens'\?"),
         ({"max_new_tokens": 0}, r"`end_tasks\.0\.max_new_tokens`: "),
-        ({"prompt": "{text"}, r"`end_tasks\.0\.prompt`: The prompt is not a template"),
-        ({"prompt": "{}"}, r"may name columns only"),
-        ({"prompt": "{text!r}"}, r"may name columns only"),
+        ({"prompt": "{text"}, r"`end_tasks\.0\.prompt`: '\{text' is no template"),
+        ({"prompt": "{}"}, r"has a value without a name, or with a format"),
+        ({"prompt": "{text!r}"}, r"has a value without a name, or with a format"),
         ({"stop": [""]}, r"`end_tasks\.0\.stop`: An empty text"),
         ({"prompt": "{txt}"}, r"has no column 'txt'.*Did you mean 'text'\?"),
         ({"target_column": "label"}, r"has no column 'label'"),
@@ -400,9 +401,17 @@ def test_a_wrong_right_option_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_prompt_is_a_template() -> None:
-    assert columns_of("{{x}} {a} and {b}: {a}") == ["a", "b"]
+    assert columns_in("{{x}} {a} and {b}: {a}") == ("a", "b")
     with pytest.raises(RecipeError):
         task_config({"name": "x", "kind": "choice", "test": "t", "prompt": "}"}, "end_tasks.0")
+
+
+def test_a_prompt_reads_values_inside_columns(tmp_path: Path) -> None:
+    rows = [{"doc": {"title": "rain", "year": 1990.0}, "target": "wet"}, {"doc": "rain", "target": "wet"}]
+    found = asked(written(tmp_path, rows[:1]), kind="text-to-text", prompt="{doc.title} of {doc.year}:").questions
+    assert found[0].prompt == "rain of 1990:"
+    with pytest.raises(DataError, match=r"'doc' holds str \('rain'\), which has no 'title' in it"):
+        asked(written(tmp_path, rows), kind="text-to-text", prompt="{doc.title}:").check()
 
 
 EVAL = Path(__file__).parents[3] / "shared" / "data" / "eval"

@@ -203,6 +203,10 @@ def test_single_messages_of_trees_are_not_learnt_as_texts_without_being_asked_fo
     rows = [{"text": "Hello?", "role": "prompter", "parent_id": None, "message_id": "1"}]
     with pytest.raises(DataError, match=r"single messages of conversation trees.*`--task pretrain`"):
         choose_columns(rows, "oasst.jsonl", None)
+    with pytest.raises(
+        DataError, match=r"as plain text, give `--text-column 'text'`\.$"
+    ):  # of `extend`, without `--task`
+        choose_columns(rows, "oasst.jsonl", None, nested="give `--text-column '{}'`")
     assert choose_columns(rows, "oasst.jsonl", "pretrain").text_column == "text"
 
 

@@ -33,7 +33,7 @@ PROMPTS = {ask for ask, _ in PAIRS if ask not in ("source", "context")} | {"prob
 """Names of columns with what is asked, whatever the name of the answers' column."""
 ANSWER = {answer for _, answer in PAIRS} | {"solution"}
 """Names of columns with an answer, whatever the name of the prompts' column."""
-ANSWERS = {*ANSWER, *map(plural, ANSWER), "replies", "generations"}
+ANSWERS = {*ANSWER, *(plural(name) for name in ANSWER if not name.endswith("s")), "replies", "generations"}
 """Names of columns with answers, or several of them."""
 MESSAGE_OF_TREE = {"text", "role", "parent_id"}
 """Columns of rows that are single messages of conversation trees (OpenAssistant)."""
@@ -155,11 +155,11 @@ def choose_columns(
     form = next((form for form in forms if _holds(rows, form, columns, chats)), None)
     if task != "pretrain" and form is not None:
         return Columns("text", row_format=form.name)
-    _check_trees(path, rows[0], task)
+    _check_trees(path, rows[0], task, nested)
     if pair is None and text is None:
         _check_contests(path, rows, columns)
         if task != "pretrain":
-            _check_answers(path, rows, columns)
+            _check_answers(path, rows, columns, nested)
     wanted = task == "sft" or (task is None and text is None)
     if wanted and chat and pair is None and chats:
         _check_answered(rows, path, chat)
@@ -235,13 +235,18 @@ def _is_node(value: Mapping[str, Any]) -> bool:
     return "text" in value and isinstance(value.get("replies"), list | tuple)
 
 
-def _check_trees(path: str, row: Mapping[str, Any], task: str | None) -> None:
+def _as_text(column: str, nested: str) -> str:
+    """Return how to read a column as plain text although the rows hold more, for errors of what has `nested`."""
+    if nested == IN_RECIPE:
+        return f"use `--task pretrain` or name it in a recipe (`text_column: {column}`)"
+    return nested.format(column)
+
+
+def _check_trees(path: str, row: Mapping[str, Any], task: str | None, nested: str) -> None:
     """Refuse conversation trees, over many rows or one in each; single messages may be learnt as plain text."""
     held, single = tree_in(row), row.keys() >= MESSAGE_OF_TREE
     if held and not (single and task == "pretrain"):
-        plain = (
-            "; to learn the messages as plain text, use `--task pretrain` or name it in a recipe (`text_column: text`)"
-        )
+        plain = f"; to learn the messages as plain text, {_as_text('text', nested)}"
         raise DataError(f"{path} holds {held}, and a chat must be in one row: {WRITE_PATHS}{plain if single else ''}.")
 
 
@@ -260,7 +265,7 @@ def _check_contests(path: str, rows: Sequence[Mapping[str, Any]], texts: Collect
         )
 
 
-def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str]) -> None:
+def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str], nested: str) -> None:
     """Refuse prompts whose answers are in a column without a usual name, or are several: one of them would be lost."""
     asked = next((name for name in sorted(texts) if name.lower() in PROMPTS), None)
     counts = {name for row in rows for name, value in row.items() if isinstance(value, int | float)}
@@ -279,12 +284,12 @@ def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collecti
         raise DataError(
             f"{path} holds prompts ('{asked}') with numbers as answers ('{answer}'), and answers are learnt as text. "
             "Write each answer as a text into a column 'answer', and its prompt into 'prompt'; to learn the prompts "
-            f"alone, use `--task pretrain` or name them in a recipe (`text_column: {asked}`)."
+            f"alone, {_as_text(asked, nested)}."
         )
     raise DataError(
         f"{path} holds prompts ('{asked}') with several answers, or answers with more about them, in the column "
         f"'{answer}'. Write each answer that is to be learnt as a row with the columns 'prompt' and 'answer'; to learn "
-        f"the prompts alone, use `--task pretrain` or name them in a recipe (`text_column: {asked}`)."
+        f"the prompts alone, {_as_text(asked, nested)}."
     )
 
 
@@ -292,7 +297,7 @@ def _check_transcripts(path: str, columns: Collection[str]) -> None:
     """Refuse preferences that are written as transcripts, or have their prompts under another name."""
     preference = ROW_FORMATS["preference"]
     if {preference.answer, *preference.unread} <= set(columns):
-        if asked := next((name for name in ("question", "instruction", "query", "input") if name in columns), None):
+        if asked := next((name for name in sorted(PROMPTS & set(columns))), None):
             raise DataError(
                 f"{path} holds preferences whose prompts are in the column '{asked}'. Rename it to "
                 f"'{preference.prompt}', which `row_format: preference` reads."

@@ -16,7 +16,7 @@ from everlearn.data.readers import FORMATS
 from everlearn.data.remote import is_remote, without_query
 from everlearn.data.row_formats import ROW_FORMATS, RowFormat
 from everlearn.data.text_files import COMPRESSIONS, Limits
-from everlearn.data.text_template import columns_in, is_template, parts_of
+from everlearn.data.text_template import columns_in, is_template
 from everlearn.options import Options, slug
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -160,8 +160,8 @@ class Corpus(Reads):
     @field_validator("text_column", "target_column")
     @classmethod
     def _template(cls, value: str | None) -> str | None:
-        if value is not None and is_template(value):
-            parts_of(value)  # raises if it is not well formed
+        if value is not None and is_template(value) and not columns_in(value):
+            raise ValueError(f"'{value}' names no column: write `{{column}}`")
         return value
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ def parts_of(template: str) -> tuple[Placeholder, ...]:
     """Return the parts of a template.
 
     Raises:
-        ValueError: it is not well formed, or has no value.
+        ValueError: it is not well formed.
     """
     try:
         parsed = list(string.Formatter().parse(template))
@@ -44,13 +44,15 @@ def parts_of(template: str) -> tuple[Placeholder, ...]:
         if spec or conversion or not all(path):
             raise ValueError(f"'{template}' has a value without a name, or with a format: write `{{column}}` alone")
         parts.append(Placeholder(before, path))
-    if not any(part.path for part in parts):
-        raise ValueError(f"'{template}' names no column: write `{{column}}`")
     return tuple(parts)
 
 
 def columns_in(template: str) -> tuple[str, ...]:
-    """Return the columns that a template reads, each once."""
+    """Return the columns that a template reads, each once.
+
+    Raises:
+        ValueError: it is not well formed.
+    """
     return tuple(dict.fromkeys(part.path[0] for part in parts_of(template) if part.path))
 
 
@@ -65,14 +67,24 @@ def filled(template: str, values: Mapping[str, Any], where: str) -> str:
     Raises:
         DataError: a value is no text or number, or a name is looked for in something that has no names.
     """
-    texts = [_value(part.path, values, where) for part in parts_of(template)]
+    texts = [_text(part.path, values, where) for part in parts_of(template)]
     if not any(text.strip() for text in texts):
         return ""
     return "".join(part.before + text for part, text in zip(parts_of(template), texts, strict=True))
 
 
-def _value(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> str:
-    found: Any = values if path else None
+def value_at(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> Any:
+    """Return a value in a column; None if it is missing.
+
+    Args:
+        path: the column, and the names inside its value.
+        values: column → value.
+        where: the row, for errors.
+
+    Raises:
+        DataError: a name is looked for in something that has no names.
+    """
+    found: Any = values
     for place, name in enumerate(path):
         if found is None:
             break
@@ -82,6 +94,11 @@ def _value(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> str:
                 f"({found!r:.40}), which has no '{name}' in it."
             )
         found = found.get(name)
+    return found
+
+
+def _text(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> str:
+    found = value_at(path, values, where) if path else None
     if found is None:
         return ""
     if isinstance(found, bool) or not isinstance(found, str | int | float):

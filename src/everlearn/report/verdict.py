@@ -369,7 +369,7 @@ def _alone(comparison: Comparison) -> list[str]:
     # A domain that is learnt again, or has no held-out text, has no column.
     measured = [name for name in run.domains if any(name in matrix.columns for matrix in run.matrices.values())]
     done = sum(name in measured or not measured for name in run.domains[: run.stages_done])
-    count = f"{done} domain{'s' if done != 1 else ''}"
+    count = wording.count(done, "domain")
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or gained.estimates[0].value is None:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
@@ -384,7 +384,8 @@ def _alone(comparison: Comparison) -> list[str]:
         )
         return [first, *_cost_of(comparison, 0)]
     if estimate.sign == 1:
-        better = f"{end} {_plain(gained, estimate)} better at its {count} than the base model"
+        its = count if done != 1 else "domain"
+        better = f"{end} {_plain(gained, estimate)} better at its {its} than the base model"
         first = _alone_better(comparison, label, better)
     elif estimate.sign is None:
         first = (

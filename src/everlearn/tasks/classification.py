@@ -13,7 +13,7 @@ from everlearn.errors import DataError
 from everlearn.evaluation.cell import CLASSIFICATION, Cell
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.predictors.predictor import Predictor
-from everlearn.tasks.fine_tuning import evaluate_task, how, steps_of
+from everlearn.tasks.fine_tuning import evaluate_task, options_of, steps_of
 from everlearn.tasks.labelled import EndTask, LabelledSet, check_test_apart, notes_on, read_end_task
 from everlearn.wording import count
 
@@ -70,7 +70,7 @@ class Classification(Task):
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         cell = evaluate_task(
-            predictor, conditions.tokenizer, self.config, *self.sets, conditions.seeds, **how(conditions)
+            predictor, conditions.tokenizer, self.config, *self.sets, conditions.seeds, **options_of(conditions)
         )
         facts = {**cell.facts, **self.config.scale}
         return replace(cell, row=conditions.row, facts=facts, fingerprint=self.fingerprint())

@@ -26,7 +26,7 @@ from everlearn.evaluation.metrics import register_mean
 from everlearn.evaluation.statistics import generator
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.predictors.predictor import Predictor
-from everlearn.tasks.fine_tuning import how, probabilities_after
+from everlearn.tasks.fine_tuning import options_of, probabilities_after
 from everlearn.tasks.labelled import CodelengthTask, LabelledSet, read_labelled
 
 PERCENT = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.25, 12.5, 25, 50, 100)
@@ -99,7 +99,7 @@ class Codelength(Task):
                     known.take(new),
                     self.config.steps,
                     seed=seed,
-                    **how(conditions, done),
+                    **options_of(conditions, done),
                 )
                 right = probabilities[np.arange(len(new)), known.labels[new]]
                 bits[number, new] = -np.log2(np.maximum(right, np.finfo(np.float64).tiny))

@@ -56,7 +56,7 @@ def steps_of(task: EndTask | GlueTask, train: LabelledSet) -> int:
     return max(1, round(task.epochs * -(-len(train.texts) // task.batch_size)))
 
 
-class How(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """Options of a fine-tuning."""
 
     prepare: Prepare | None
@@ -69,9 +69,9 @@ class How(TypedDict, total=False):
     """Called with the number of optimizer steps done, out of :func:`steps_of`, times the seeds if there are several."""
 
 
-def how(conditions: Conditions, done: int = 0) -> How:
+def options_of(conditions: Conditions, done: int = 0) -> Options:
     """Return the options under which a task is measured, after so many steps."""
-    return How(device=conditions.device, bf16=conditions.bf16, progress=_further(conditions.progress, done))
+    return Options(device=conditions.device, bf16=conditions.bf16, progress=_further(conditions.progress, done))
 
 
 def _further(told: Callable[[int], None] | None, done: int) -> Callable[[int], None] | None:
@@ -86,10 +86,10 @@ def evaluate_task(
     train: LabelledSet,
     test: LabelledSet,
     seeds: Sequence[int],
-    **how: Unpack[How],
+    **options: Unpack[Options],
 ) -> Cell:
     """Fine-tune once per seed; arguments as of :func:`fine_tune`."""
-    predictions = by_seed(model, tokenizer, task, train, test, seeds, **how).argmax(-1)
+    predictions = by_seed(model, tokenizer, task, train, test, seeds, **options).argmax(-1)
     classes = np.unique(np.asarray(train.labels, np.int64))
     return classification_cell(test.labels, predictions, classes, tuple(seeds), task.f1, task=task.name)
 
@@ -101,12 +101,12 @@ def by_seed(
     train: LabelledSet,
     test: LabelledSet,
     seeds: Sequence[int],
-    **how: Unpack[How],
+    **options: Unpack[Options],
 ) -> NDArray[np.float64]:
     """Return what :func:`probabilities_after` does, for each seed, [seeds, len(test.texts), classes]."""
-    steps, told, found = steps_of(task, train), how.get("progress"), []
+    steps, told, found = steps_of(task, train), options.get("progress"), []
     for number, seed in enumerate(seeds):
-        own = how | How(progress=_further(told, number * steps))
+        own = options | Options(progress=_further(told, number * steps))
         found.append(probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **own))
     return np.stack(found)
 
@@ -119,7 +119,7 @@ def fine_tune(
     test: LabelledSet,
     *,
     seed: int,
-    **how: Unpack[How],
+    **options: Unpack[Options],
 ) -> NDArray[np.int64]:
     """Fine-tune a copy with a fresh classification head and predict the test set.
 
@@ -134,7 +134,7 @@ def fine_tune(
         train: labelled texts to learn from.
         test: labelled texts to predict; their labels are not read.
         seed: seed of head, order and dropout.
-        how: options (:class:`How`).
+        options: see :class:`Options`.
 
     Returns:
         Predicted label numbers, int64 [len(test.texts)].
@@ -144,7 +144,7 @@ def fine_tune(
         TrainingDiverged: the loss is not finite.
     """
     steps = steps_of(task, train)
-    return probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **how).argmax(-1)
+    return probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **options).argmax(-1)
 
 
 def probabilities_after(
@@ -156,14 +156,14 @@ def probabilities_after(
     steps: int,
     *,
     seed: int,
-    **how: Unpack[How],
+    **options: Unpack[Options],
 ) -> NDArray[np.float64]:
     """Return the class probabilities, [len(test.texts), classes], after `steps` steps of :func:`fine_tune`.
 
     If the labels of `train` are values, so that it has no label names, the model has one output, learns with the mean
     squared error, and its outputs are returned, [len(test.texts), 1].
     """
-    place, bf16 = torch.device(how.get("device", "cpu")), how.get("bf16", False)
+    place, bf16 = torch.device(options.get("device", "cpu")), options.get("bf16", False)
 
     def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
         with seeded("end task", seed):
@@ -172,11 +172,11 @@ def probabilities_after(
             if prepare is not None:
                 classifier = prepare(classifier)
             encode = _Encoder(tokenizer, _limit([classifier], tokenizer, task), classifier.config, task.name)
-            _train(classifier, encode, task, train, steps, seed, place, bf16, how.get("progress"))
+            _train(classifier, encode, task, train, steps, seed, place, bf16, options.get("progress"))
             trained: nn.Module = classifier.eval()
             return trained
 
-    predictor = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=how.get("prepare"))  # type: ignore[arg-type]
+    predictor = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=options.get("prepare"))  # type: ignore[arg-type]
     tuned = predictor.fine_tuned(tune)
     classifiers = models_of(tuned)
     encode = _Encoder(tokenizer, _limit(classifiers, tokenizer, task), classifiers[0].config, task.name)

@@ -12,7 +12,7 @@ from everlearn.data.blocks import hash_of
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.predictors.predictor import Predictor
-from everlearn.tasks.fine_tuning import by_seed, how, steps_of
+from everlearn.tasks.fine_tuning import by_seed, options_of, steps_of
 from everlearn.tasks.glue_formats import FORMATS, GlueTask
 from everlearn.tasks.glue_reader import GlueSets, read_glue
 from everlearn.tasks.labelled import notes_on
@@ -61,7 +61,8 @@ class GlueEvaluation(Task):
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         form, (train, test, part, _) = FORMATS[self.config.task], self.sets
-        every = by_seed(predictor, conditions.tokenizer, self.config, train, test, conditions.seeds, **how(conditions))
+        tokenizer, options = conditions.tokenizer, options_of(conditions)
+        every = by_seed(predictor, tokenizer, self.config, train, test, conditions.seeds, **options)
         outcomes, given = {"values": every[..., 0]}, {"target": test.labels}
         facts: dict[str, object] = {"scores": list(form.scores)}
         if form.labels:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from string import Formatter
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from everlearn.data.readers import Row, read_rows, resolve_files
+from everlearn.data.text_template import columns_in, parts_of, value_at
 from everlearn.errors import DataError
 from everlearn.evaluation.task import TaskConfig
 from everlearn.tasks.labelled import NUMBER, at_most
@@ -24,8 +24,8 @@ class Asked(TaskConfig):
     test: str
     """Files to measure on: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or not)."""
     prompt: str = "{text}"
-    """What the model reads before the answer; `{column}` stands for a column's value, `{{` for a brace. Use the spaces
-    and line ends of the training text."""
+    """What the model reads before the answer; `{column}` stands for a column's value, `{column.key}` for a value inside
+    it, `{{` for a brace. Use the spaces and line ends of the training text."""
     max_length: int | None = Field(default=None, ge=8)
     """Maximum number of tokens of a prompt. Longer ones are cut: for an encoder at the end, as in training, otherwise
     at the beginning. Default: the model's longest input."""
@@ -47,7 +47,7 @@ class Asked(TaskConfig):
     @field_validator("prompt")
     @classmethod
     def _template(cls, value: str) -> str:
-        columns_of(value)
+        parts_of(value)
         return value
 
 
@@ -132,27 +132,12 @@ class Question:
     right: int = 0
 
 
-def columns_of(template: str) -> list[str]:
-    """Return the columns that a prompt template names.
-
-    Raises:
-        ValueError: it is not a template; the message says why.
-    """
-    try:
-        parsed = list(Formatter().parse(template))
-    except ValueError as error:
-        raise ValueError(f"the prompt is not a template: {error}; write a brace as `{{{{` or `}}}}`") from None
-    names = [name for _, name, _, _ in parsed if name is not None]
-    if bad := [name for name in names if not name] + [name for _, name, form, turn in parsed if form or turn]:
-        raise ValueError(f"the prompt may name columns only, as in `{{text}}` (got '{{{bad[0]}}}')")
-    return list(dict.fromkeys(names))
-
-
 def filled(template: str, row: Row) -> str:
     """Fill a template with a row's values."""
     parts = []
-    for literal, name, _, _ in Formatter().parse(template):
-        parts += [literal] if name is None else [literal, _word(row.values[name], name, row.where)]
+    for before, path in parts_of(template):
+        value = [_word(value_at(path, row.values, row.where), ".".join(path), row.where)] if path else []
+        parts += [before, *value]
     return "".join(parts)
 
 
@@ -226,7 +211,7 @@ def label_of(answer: str, labels: tuple[str, ...]) -> int:
 
 def rows(task: Asked, columns: list[str]) -> Iterator[Row]:
     """Read the rows of the task's files, with these columns and those of its prompt."""
-    needed = [*columns_of(task.prompt), *columns]
+    needed = [*columns_in(task.prompt), *columns]
     for file in resolve_files(task.test, "test"):
         yield from read_rows(file, needed, limits=task.limits)
 
