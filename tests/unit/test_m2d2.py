@@ -17,8 +17,10 @@ import tiny
 from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
+from everlearn.evaluation import make_task
 from everlearn.files import read_json
 from everlearn.grid.grid import Grid
+from everlearn.run.measurement_plan import wanted_tasks
 from everlearn_bench import suites
 from everlearn_bench.suites import SUITES, Overlay, overlay_of
 from everlearn_bench.suites.m2d2 import builtin_corpus, corpus_folders, domain_names, ordering, stream
@@ -507,3 +509,70 @@ def test_shipped_recipes_load(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert all(domain.group for domain in made.domains)
     assert f"everlearn run recipes/m2d2/{path.name}" in path.read_text(encoding="utf-8")
     assert path.name in (ROOT / "docs" / "m2d2.md").read_text(encoding="utf-8")
+
+
+# -- the tasks of BIG-bench -------------------------------------------------------------------------------------------
+
+
+def asked_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Write three questions for each task of BIG-bench into a data folder, and return them by file."""
+    numbers = {"choices": ["1", "2", "3"], "gold": 1}
+    balanced = {"context": "Determine whether it is matched.\nValid/Invalid?"}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "basic_skills_arithmetic": [{"question": f"{n} + 1 =", **numbers} for n in range(3)],
+        "basic_skills_common_knowledge": [{"question": "A day after one is", **numbers}] * 3,
+        "mmlu": [
+            {"subject": subject, "split": split, "query": "How fast?", **numbers}
+            for subject, split in (("conceptual_physics", "test"), ("conceptual_physics", "dev"), ("law", "test"))
+        ],
+        "bigbench_cs_algorithms": [
+            {**balanced, "continuation": "Valid"},
+            {**balanced, "continuation": "Invalid"},
+            {"context": "Given two strings, how long?\nLength:", "continuation": "3"},
+            {"context": "Given two strings, how long?\nLength:", "continuation": "0"},
+        ],
+        "bigbench_conlang_translation": [{"context": "ADNA: Ndab.\nENGLISH:", "continuation": " 'He grows.'"}] * 3,
+    }
+    (folder / "eval").mkdir()
+    for name, own in rows.items():
+        text = "".join(json.dumps(row) + "\n" for row in own)
+        (folder / "eval" / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    return rows
+
+
+def test_the_tasks_of_big_bench_are_asked_between_super_domains(kept: Path) -> None:
+    asked_of(kept)
+    made = recipe(kept, own=settings(big_bench=2))
+    tasks = {task.name: make_task(task) for task in made.end_tasks}
+    assert list(tasks) == ["arithmetic", "general_knowledge", "physics", "cs_algorithms", "few_shot_nlg"]
+    assert [len(wanted_tasks(made, row)) for row in range(5)] == [5, 5, 0, 0, 5], "reviews, then papers"
+    shown = {name: task.shown for name, task in tasks.items()}  # type: ignore[attr-defined]
+    assert len(shown["arithmetic"]) == 2
+    assert {(e.prompt, e.options, e.targets) for e in shown["physics"]} == {
+        ("\nQ: How fast?\nA: ", ("1", "2", "3"), ("2",))
+    }
+    assert [(e.options, e.targets) for e in shown["cs_algorithms"]] == [
+        (("0", "3"), ("3",)),
+        (("0", "3"), ("0",)),
+        (("Invalid", "Valid"), ("Valid",)),
+        (("Invalid", "Valid"), ("Invalid",)),
+    ]
+    assert [(e.prompt, e.targets) for e in shown["few_shot_nlg"]] == [("ADNA: Ndab.\nENGLISH:", ("He grows.",))] * 2
+    assert not recipe(kept).end_tasks, "they are asked where the settings say so"
+
+
+def test_a_clone_of_big_bench_comes_before_what_stands_for_it(kept: Path) -> None:
+    asked_of(kept)
+    own = kept / "BIG-bench/bigbench/benchmark_tasks"
+    own.mkdir(parents=True)
+    tests = [task.test for task in recipe(kept, own=settings(big_bench=2)).end_tasks]  # type: ignore[attr-defined]
+    assert tests == [
+        str(own / name) for name in ("arithmetic", "general_knowledge", "physics", "cs_algorithms", "few_shot_nlg")
+    ]
+
+
+def test_questions_that_are_missing_are_named(kept: Path) -> None:
+    asked_of(kept)
+    (kept / "eval/mmlu.jsonl.gz").unlink()
+    with pytest.raises(DataError, match=r"`suite\.big_bench` needs .*: mmlu\.jsonl\.gz missing in "):
+        recipe(kept, own=settings(big_bench=2))

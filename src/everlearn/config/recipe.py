@@ -83,9 +83,10 @@ class Evaluation(Options):
     """Also compute the loss over content tokens only. Excluded are the most frequent token types of each held-out set,
     as many as this number (such as 100), and tokens without a letter or digit. By default only the loss over all tokens
     is computed."""
-    end_tasks: Literal["final", "diagonal", "every"] = "diagonal"
+    end_tasks: Literal["final", "diagonal", "groups", "every"] = "diagonal"
     """After which domains models are fine-tuned on end tasks: always for the base model and after the last domain; with
-    `diagonal` also right after the domain of a task; with `every` after every domain."""
+    `diagonal` also right after the domain of a task; with `groups` where the next domain has another `group`; with
+    `every` after every domain."""
     end_task_seeds: int = Field(default=3, ge=1)
     """Fine-tunings per end task, each with another seed."""
     columns: Literal["own", "seen", "all"] = "all"

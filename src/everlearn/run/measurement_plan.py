@@ -52,6 +52,8 @@ def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:
     last, always = len(recipe.domains), recipe.evaluation.always()
     if row in (0, last) or recipe.evaluation.end_tasks == "every":
         return list(recipe.tasks)
-    if recipe.evaluation.end_tasks == "final":
+    if recipe.evaluation.end_tasks == "groups" and recipe.domains[row - 1].group != recipe.domains[row].group:
+        return list(recipe.tasks)
+    if recipe.evaluation.end_tasks in ("final", "groups"):
         return list(always)
     return [*(task for task in recipe.end_tasks if task.domain == recipe.domains[row - 1].learns), *always]

@@ -37,6 +37,9 @@ class StreamOptions(Suite.Config):
     """Encoder for the order `similar`: a hub id or a folder; by default hashed TF-IDF, which needs none."""
     samples: int = Field(default=1000, ge=1)
     """Documents per domain for the order `similar` (five times as many of general text); the study used 10,000."""
+    big_bench: int | None = Field(default=None, ge=1)
+    """Ask the study's five tasks of BIG-bench before the first domain and after each super-domain, at most this number
+    of examples of each subtask (:mod:`everlearn_bench.suites.m2d2.big_bench`)."""
     order: str | None = None
     """File of the order `file`: names of domains, one per line; or the `domains` in a file that a run wrote."""
 

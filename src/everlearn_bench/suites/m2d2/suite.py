@@ -18,6 +18,7 @@ from everlearn.options import wrong_value
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.m2d2 import builtin_corpus, stream
+from everlearn_bench.suites.m2d2.big_bench import big_bench_tasks
 from everlearn_bench.suites.m2d2.claims import study_claims
 from everlearn_bench.suites.m2d2.corpus_folders import Leaf, Taxonomy
 from everlearn_bench.suites.m2d2.domain_names import NAMES
@@ -120,6 +121,9 @@ class M2D2(Suite):
         data = self._required_data()
         raw["domains"] = [data.domain(each) for each in data.names]
         raw["general"] = data.general
+        if self.config.big_bench is not None:
+            raw["end_tasks"] = big_bench_tasks(_folder(self.data), self.config.big_bench)
+            raw["evaluation"]["end_tasks"] = "groups"
         if data.taxonomy.lines:
             # A line continues the previous one: they are read as one text, as the authors of the dataset did.
             raw["data"]["isolate_documents"] = False
