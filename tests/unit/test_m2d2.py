@@ -574,5 +574,5 @@ def test_a_clone_of_big_bench_comes_before_what_stands_for_it(kept: Path) -> Non
 def test_questions_that_are_missing_are_named(kept: Path) -> None:
     asked_of(kept)
     (kept / "eval/mmlu.jsonl.gz").unlink()
-    with pytest.raises(DataError, match=r"`suite\.big_bench` needs .*: mmlu\.jsonl\.gz missing in "):
+    with pytest.raises(DataError, match=r"`suite\.big_bench` needs .*: there is no mmlu\.jsonl\.gz \("):
         recipe(kept, own=settings(big_bench=2))

@@ -46,10 +46,7 @@ def big_bench_tasks(folder: Path | None, examples: int) -> list[dict[str, Any]]:
     Raises:
         DataError: the folder has neither a clone of the benchmark nor the questions that stand for it.
     """
-    if folder is not None and (folder / OWN).is_dir():
-        place = folder / OWN
-    else:
-        place = _nearest(folder)
+    place = folder / OWN if folder is not None and (folder / OWN).is_dir() else _nearest(folder)
     return [
         {"kind": "big-bench", "name": name, "test": str(place / name), "max_test": examples} | OPTIONS.get(name, {})
         for name in NEAREST
@@ -63,8 +60,7 @@ def _nearest(folder: Path | None) -> Path:
     if missing:
         raise DataError(
             f"`suite.big_bench` needs a data folder with a clone of BIG-bench (`{OWN.parts[0]}/`), or with the "
-            f"questions that stand for its tasks (`eval/`): {' and '.join(missing)} missing in "
-            f"{'no folder' if folder is None else repr(str(folder))} (docs/m2d2.md)."
+            f"questions that stand for its tasks (`eval/`): there is no {' and '.join(missing)} (docs/m2d2.md)."
         )
 
     def write(new: Path) -> None:
