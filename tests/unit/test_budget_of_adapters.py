@@ -18,6 +18,7 @@ from transformers import Trainer, TrainingArguments
 import stages
 import tiny
 from everlearn.data.blocks import PackedBlocks
+from everlearn.errors import MethodError
 from everlearn.importance import label_fisher
 from everlearn.methods import build
 from everlearn.methods.base import Stage
@@ -255,3 +256,14 @@ def test_a_trainer_with_an_adapter_keeps_to_its_budget(tmp_path: Path) -> None:
         assert f"'{domain}'" in note
     lost = trainer.protected.protection.methods[0]
     assert lost._known["general"].importance.keys() == effective(model).keys()
+
+
+def test_a_trainer_without_a_tokenizer_is_told_to_take_one(tmp_path: Path) -> None:
+    trainer = Trainer(
+        model=tiny.model("gpt2"),
+        args=TrainingArguments(str(tmp_path / "out"), **OPTIONS),
+        train_dataset=rows(24),
+        data_collator=collator("gpt2"),
+    )
+    with pytest.raises(MethodError, match="processing_class"):
+        protect(trainer, [{"name": "budget", "general": None}], memory=tmp_path / "memory")

@@ -345,8 +345,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "FSDP cannot shard", "on a model with adapters does not work under FSDP",
-            "`stop` scores texts during the training", "which `protect` cannot do under FSDP",
+            "FSDP cannot shard", "cannot act on adapters under FSDP", "goes back to an earlier step",
             "does not work under DeepSpeed", "several GPUs in one process",
         ),
         "test_two_processes_go_back_together",  # with DDP, which they advise

@@ -167,6 +167,14 @@ class Blueprint:
         return _with_weights(plain, model, shard)
 
 
+@torch.no_grad()
+def refill(sharded: nn.Module, plain: nn.Module) -> None:
+    """Copy the weights of a complete model into one of the same structure that FSDP2 has divided."""
+    weights = dict(plain.named_parameters())
+    for name, weight in sharded.named_parameters():
+        local(weight).copy_(shard_like(weights[name], weight))
+
+
 @contextlib.contextmanager
 def divided(model: nn.Module) -> Iterator[nn.Module]:
     """Yield a complete model divided over the processes; its complete weights are in the host's memory meanwhile."""

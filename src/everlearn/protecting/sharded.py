@@ -9,27 +9,18 @@ from transformers import Trainer
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method
-from everlearn.methods.engine.protection import overrides
 from everlearn.model.adapted import is_adapted
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.run.dry_run import why_not_sharded
 
-CANNOT = {
-    "views": "reads further rows, or further losses of the same rows, in a pass of its own",
-    "transforms": "computes with other weights than the model's",
-    "final_weights": "ends with other weights, which would have to be sharded again",
-    "references": "needs gradients of further rows",
-}
-"""Hooks that do not work in an external training under FSDP2, and why."""
 
-
-def check_sharded(trainer: Trainer, methods: Sequence[Method], stops: bool) -> None:
+def check_sharded(trainer: Trainer, methods: Sequence[Method], stop_then: str | None) -> None:
     """Check that `protect` supports the model, the methods and the options in a Trainer under FSDP.
 
     Args:
         trainer: the trainer, before its model is sharded.
         methods: the methods.
-        stops: whether `stop` is set.
+        stop_then: what happens beyond a bound of `stop`; None without `stop`.
 
     Raises:
         MethodError: something is not supported; the message says what, and what to do.
@@ -43,20 +34,14 @@ def check_sharded(trainer: Trainer, methods: Sequence[Method], stops: bool) -> N
         )
     if why := why_not_sharded(model, methods):
         raise MethodError(f"FSDP cannot shard this training: {why}. Train with DDP.")
-    if is_adapted(model):
+    if stop_then not in (None, "warn"):
         raise MethodError(
-            "`protect` on a model with adapters does not work under FSDP: the weights that the adapters change are in "
-            "parts. Train with DDP."
-        )
-    if stops:
-        raise MethodError(
-            "`stop` scores texts during the training, for which a process needs the whole model. Leave it out, or "
-            "train with DDP."
+            f"`stop_then='{stop_then}'` goes back to an earlier step, for which the Trainer would divide a model that "
+            "FSDP has divided already. Use 'warn', or train with DDP."
         )
     for method in methods:
-        for hook, why in CANNOT.items():
-            if overrides(method, hook):
-                raise MethodError(
-                    f"Method '{method.label}' {why}, which `protect` cannot do under FSDP. Train with DDP, or use "
-                    "`everlearn run`, which works with FSDP2 (`train.fsdp`)."
-                )
+        if is_adapted(model) and method.needs.memory in ("statistics", "parameters"):
+            raise MethodError(
+                f"Method '{method.label}' cannot act on adapters under FSDP: the weight W + s B A that it reads needs "
+                "all of A and B, and a process has a part of them. Train with DDP."
+            )

@@ -19,7 +19,7 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.methods.engine.protection import overrides
-from everlearn.model.sharding import Blueprint
+from everlearn.model.sharding import Blueprint, refill
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 from everlearn.protecting.held_out import HeldOutTexts, OneText, held_out_texts
@@ -98,6 +98,8 @@ class Protected(_Base):
             self.train_dataset = own
         events = () if self.stopping is None else self.stopping.guard.state.notes
         self.protected.finish(self.is_world_process_zero(), events, blueprint)
+        if blueprint is not None:  # methods may end with other weights, and the Trainer saves its own model
+            refill(unwrap(cast(nn.Module, self.model)), self.protected.stage.model)
         self.accelerator.wait_for_everyone()
         if self.stopping is not None:
             self.stopping.clean_up()
@@ -267,7 +269,7 @@ def protect_trainer(
     unbegun = methods if stop is None else copy.deepcopy(methods)
     protected = new_domain(methods)
     if trainer.is_fsdp_enabled:
-        check_sharded(trainer, protected.protection.methods, stop is not None)
+        check_sharded(trainer, protected.protection.methods, None if stop is None else stop_then)
     stopping = None
     options = stop_options(texts, protected.stage.domain, stop, stop_every, stop_then, stop_notify)
     if options is not None:

@@ -178,6 +178,11 @@ class Budget(Method):
                 f"Method '{self.label}', option 'general': {self.config.general} limits what is lost of general text, "
                 "and there is none. Add `general` to the recipe, or set `general: null`."
             )
+        if self.budgets and setting.objective.tokenizer is None:
+            raise MethodError(
+                f"Method '{self.label}' counts the bytes of old text, for which it needs the tokenizer. Give it to the "
+                "trainer (`processing_class`) or to `protect` (`tokenizer`)."
+            )
         refuse_additions(self, setting)
         if setting.rounded:
             raise MethodError(
