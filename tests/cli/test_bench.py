@@ -47,7 +47,7 @@ def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> N
     again = everlearn(*words[:-1])
     assert again.code == 0
     assert "Learning" not in again.err
-    assert "All 2 cells are measured." in again.out
+    assert "All 2 runs are done." in again.out
     everlearn.fails(
         *("bench", "tiny", "--methods", "ncl", "--seeds", "0", "--budget", "199"), says=("other settings", "--results")
     )
@@ -65,10 +65,10 @@ def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
     everlearn.fails("bench", "tiny", "--show", "--reference", "dass", says=("`--reference` names 'dass'",))
     copy = everlearn.folder / "bench/tiny/none-copy.json"
     copy.write_bytes((everlearn.folder / "bench/tiny/none.json").read_bytes())
-    everlearn.fails("bench", "tiny", "--show", says=("none-copy.json' holds the cell none",))
+    everlearn.fails("bench", "tiny", "--show", says=("none-copy.json' holds the run none",))
     copy.unlink()
     (everlearn.folder / "bench/tiny/none.json").write_text("[]")
-    everlearn.fails("bench", "tiny", "--show", says=("none.json' is no cell of a grid: Input should be",))
+    everlearn.fails("bench", "tiny", "--show", says=("none.json' is no run of a grid: Input should be",))
 
 
 def test_a_part_of_the_results_does_not_replace_the_page_of_all(everlearn: Project, suite: TinySuite) -> None:
@@ -198,7 +198,7 @@ def test_one_failed_cell_ends_with_code_1(
     outcome = everlearn("bench", "tiny", "--methods", "ncl,none", "--seeds", "0")
     assert outcome.code == 1
     assert "RuntimeError: no electricity" in outcome.out
-    assert "1 of 2 cells is measured; failed: sequential-order0-seed0." in " ".join(outcome.out.split())
+    assert "1 of 2 runs is done; failed: sequential-order0-seed0." in " ".join(outcome.out.split())
     alone = everlearn("bench", "tiny", "--methods", "ncl", "--seeds", "0", "--results", "other", "--json")
     assert alone.code == 1
     assert json.loads(alone.out)["cells"][0]["reason"] == "RuntimeError: no electricity"

@@ -54,7 +54,7 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ContinualLearner, "train_stage", dying)
     with pytest.raises(Killed):
         everlearn(*WORDS)
-    said = f"1 of 4 cells is measured; missing: {', '.join(f'{name}-order0-seed0' for name in NAMES[1:])}."
+    said = f"1 of 4 runs is done; missing: {', '.join(f'{name}-order0-seed0' for name in NAMES[1:])}."
     part = json.loads(everlearn(*WORDS, "--show", "--json").out)
     assert part["complete"] == said
     assert [cell["state"] for cell in part["cells"]] == ["done", "missing", "missing", "missing"]
@@ -80,8 +80,8 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     assert {line["entry"] for line in value["lines"]} == set(NAMES)
     index = (everlearn.folder / "sweep/first/index.html").read_text()
     runs = [everlearn.folder / "runs/sweep-first" / cell / "run" for cell in sorted(cells)]
-    assert value["complete"] == "All 4 cells are measured."
-    assert "cells are measured" not in index  # nothing is missing
+    assert value["complete"] == "All 4 runs are done."
+    assert "runs are done" not in index  # nothing is missing
     of_runs = [each for each in verdict(compare(runs)) if not each.startswith("Besides their methods the runs differ")]
     assert value["verdict"][2:] == of_runs[2:], "as in the report of the runs; the first two name one of two equals"
     few = json.loads(everlearn(*WORDS[:2], "--methods", "ewc", "--show", "--json").out)
@@ -131,7 +131,7 @@ def test_a_stopped_sweep_says_what_is_kept(everlearn: Project, monkeypatch: pyte
     outcome = everlearn(*WORDS)
     assert outcome.code == 130
     said = " ".join(outcome.err.split())
-    assert "Stopped. 1 of 4 cells is measured; missing: sequential-learning_rate0.003-order0-seed0, ewc-" in said
+    assert "Stopped. 1 of 4 runs is done; missing: sequential-learning_rate0.003-order0-seed0, ewc-" in said
     assert "Results are in sweep/first" in said
     assert "start the same command again" in said
 
@@ -144,7 +144,7 @@ def test_a_dry_run_lists_the_cells_with_their_times(everlearn: Project) -> None:
     shown = everlearn(*words, "--dry-run")
     assert shown.code == 0, shown.err
     text = " ".join(shown.out.split())
-    assert "1 of 5 cells is measured; missing: none, ewc-order0-seed1" in text
+    assert "1 of 5 runs is done; missing: none, ewc-order0-seed1" in text
     assert "All that is missing" in text
     plan = json.loads(everlearn(*words, "--dry-run", "--json").out)
     cells = {cell["cell"]: cell for cell in plan["cells"]}

@@ -507,7 +507,7 @@ def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
     assert tries == ["ewc-order0-seed0"]
     assert [state.state for state in states] == ["running", "failed", "done"]
     text = markdown_table(status_table(states), 3)
-    assert "1 of 3 cells is measured; failed: ewc-order0-seed0; running: sequential-order0-seed0." in text
+    assert "1 of 3 runs is done; failed: ewc-order0-seed0; running: sequential-order0-seed0." in text
     assert "| sequential-order0-seed0 | running | Another process works on it." in text
 
 
@@ -546,7 +546,7 @@ def test_a_damaged_or_foreign_result_is_named(whole: Path, tmp_path: Path) -> No
     shutil.copytree(whole / "results", tmp_path / "results")
     assert len(load_results(tmp_path / "results")) == 6
     files.write_json(tmp_path / "results/notes.json", {"hello": 1})
-    with pytest.raises(RunError, match=r"notes\.json' is no cell"):
+    with pytest.raises(RunError, match=r"notes\.json' is no run"):
         load_results(tmp_path / "results")
 
 

@@ -394,9 +394,9 @@ def test_a_damaged_archive_is_named(folder: Path, content: bytes) -> None:
 def test_what_is_no_cell_is_named_with_its_archive(folder: Path) -> None:
     pack(folder)
     assert load_cell(folder, "none") is None
-    with pytest.raises(RunError, match=rf"das in .*{ARCHIVE}' is no cell of a grid"):
+    with pytest.raises(RunError, match=rf"das in .*{ARCHIVE}' is no run of a grid"):
         load_cell(folder, "das")
-    with pytest.raises(RunError, match="is no cell of a grid"):
+    with pytest.raises(RunError, match="is no run of a grid"):
         load_results(folder)
 
 

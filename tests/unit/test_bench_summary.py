@@ -353,7 +353,7 @@ def test_other_formats() -> None:
 def test_states_are_counted_and_failures_say_why() -> None:
     states = [State("x", "done"), State("y", "failed", "No disk."), State("z", "missing")]
     text = markdown_table(status_table(states), 3)
-    assert "1 of 3 cells is measured; missing: z; failed: y." in text
+    assert "1 of 3 runs is done; missing: z; failed: y." in text
     assert "| y | failed | No disk. |" in text
     assert "| x |" not in text
 

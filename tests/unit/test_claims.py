@@ -337,7 +337,7 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
             widths = set()
     assert page(SIX, "x", "y", judge(cells, CLAIMS), cells) == page(SIX, "x", "y", judge(cells, CLAIMS), cells)
     files.write_json(results / "bad.json", {"suite": "six-domains"})
-    with pytest.raises(RunError, match="no cell of a grid"):
+    with pytest.raises(RunError, match="no run of a grid"):
         write_claims(SIX, results, tmp_path / "claims.md")
 
 

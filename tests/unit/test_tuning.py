@@ -20,8 +20,8 @@ from everlearn.commands.recommendation import (
     METHOD,
     RATES,
     learning_rate,
+    models_in_words,
     rate_text,
-    rule_in_words,
     size_text,
 )
 from everlearn.commands.yaml_text import method_text
@@ -180,14 +180,14 @@ def test_between_two_sizes_the_rate_is_between_their_rates() -> None:
 @pytest.mark.parametrize(
     ("kind", "parameters", "words"),
     [
-        ("encoder", 125_000_000, "the rule for encoders of 125 M"),
-        ("encoder", 5_400_000, "the rule's rate for the smallest encoders (110 M)"),
-        ("decoder", 70_000_000_000, "the rule's rate for the largest decoders (13 B)"),
-        ("encoder-decoder", 770_000_000, "the rule for encoder-decoders of 770 M"),
+        ("encoder", 125_000_000, "encoders of 125 M"),
+        ("encoder", 5_400_000, "encoders of at most 110 M"),
+        ("decoder", 70_000_000_000, "decoders of at least 13 B"),
+        ("encoder-decoder", 770_000_000, "encoder-decoders of 770 M"),
     ],
 )
-def test_a_rate_outside_the_table_is_not_called_the_rule_for_that_size(kind: str, parameters: int, words: str) -> None:
-    assert rule_in_words(kind, parameters) == words
+def test_outside_the_table_the_rate_is_that_of_the_nearest_size(kind: str, parameters: int, words: str) -> None:
+    assert models_in_words(kind, parameters) == words
 
 
 # -- The parts of a search: ranges that methods declare, what is drawn of them, what the best of n trials scores -------

@@ -61,14 +61,12 @@ class _Capabilities:
 
 
 def _capabilities(entry: dict[str, Any]) -> dict[str, str]:
-    from everlearn.commands.saved_tables import CAPABILITIES
-
     needs = entry["needs"]
     return {
         "Name": entry["name"],
         "Method": entry["title"],
         "Kind": ", ".join(entry["kinds"]) or "–",
-        "Needs": ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
+        "Needs or adds": _needed(entry) or "–",
         "Memory": "–" if entry["memory"] == "nothing" else entry["memory"],
         "With PEFT": "yes" if needs["peft"] else "–",
         "Objectives": "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
@@ -80,12 +78,20 @@ def _narrow(row: dict[str, str]) -> dict[str, str]:
     """Reduce a row to three columns: the title with the paper below it, and all other properties in one column."""
     rest = [
         row["Kind"],
-        *([f"needs {row['Needs']}"] if row["Needs"] != "–" else []),
+        *([row["Needs or adds"]] if row["Needs or adds"] != "–" else []),
         *([f"keeps {row['Memory']}"] if row["Memory"] != "–" else []),
         *(["no PEFT"] if row["With PEFT"] == "–" else []),
         *([row["Objectives"]] if row["Objectives"] != "all" else []),
     ]
-    return {"Name": row["Name"], "Method": f"{row['Method']}\n{row['Paper']}", "Kind, needs, memory": "; ".join(rest)}
+    title = f"{row['Method']}\n{row['Paper']}"
+    return {"Name": row["Name"], "Method": title, "Kind; needs or adds; memory": "; ".join(rest)}
+
+
+def _needed(entry: dict[str, Any]) -> str:
+    """Return what a method needs or adds, except whether PEFT adapters are supported."""
+    from everlearn.commands.saved_tables import CAPABILITIES
+
+    return ", ".join(label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key] and key != "peft")
 
 
 def _cited(paper: str) -> str:
@@ -98,10 +104,8 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from everlearn.commands.saved_tables import CAPABILITIES
     from everlearn.commands.yaml_text import value_text
 
-    needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
     table = empty_table("Options", ("Option", "Type", "Default", "Meaning"))
     for option in entry["options"]:
         default = "required" if option["required"] else value_text(option["default"])
@@ -112,9 +116,10 @@ def _page(entry: dict[str, Any]) -> RenderableType:
         *([Text(f"In short: {entry['summary']}.")] if entry["summary"] else []),
         Text(entry["paper"]) if entry["paper"] else Text(""),
         Text(entry["description"] + "\n"),
-        Text(f"Kind: {', '.join(entry['kinds']) or 'not said'}"),
-        Text(f"Needs or adds: {', '.join(needed) or 'nothing'}"),
+        Text(f"Kind: {', '.join(entry['kinds']) or 'not given'}"),
+        Text(f"Needs or adds: {_needed(entry) or 'nothing'}"),
         Text(entry["reveals"]),
+        Text(f"Works on a model with PEFT adapters: {'yes' if entry['needs']['peft'] else 'no'}"),
         Text(f"Objectives: {', '.join(entry['needs']['objectives'])}\n"),
     ]
     return Group(*parts, table if entry["options"] else Text("It has no options."))

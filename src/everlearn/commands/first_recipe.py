@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from everlearn.commands.recommendation import EVIDENCE, METHOD, learning_rate, rate_text, rule_in_words
+from everlearn.commands.recommendation import EVIDENCE, METHOD, learning_rate, models_in_words, rate_text
 from everlearn.commands.sizing import FEWEST_STEPS, ROWS_PER_STEP, Sizing
 from everlearn.commands.yaml_text import commented, flow_text, method_text, rate_or_value, value_text
 from everlearn.run.progress import Reporter
@@ -273,7 +273,7 @@ def _train(
         "num_train_epochs": "passes over each domain; or max_steps",
         "per_device_train_batch_size": fit.words() if fit else "edit: what fits your memory",
         "gradient_accumulation_steps": f"{ROWS_PER_STEP} rows a step",
-        "learning_rate": f"{rule_in_words(kind, parameters)}{what}: docs/learning-rates.md",
+        "learning_rate": f"a starting point for {models_in_words(kind, parameters)}{what}: docs/learning-rates.md",
         "warmup_steps": "share of a domain's steps",
         "bf16": "true on a GPU that computes in bfloat16",
     }

@@ -184,7 +184,7 @@ class Plan:
             shown.append((f"Method {name}", ", ".join(extra)))
         shown.append(("Evaluation", self.evaluation.words()))
         shown.append(("Disk, about", wording.size(self.disk)))
-        for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
+        for label, timing in (("Training time, plain", self.plain), ("Training time, with methods", self.protected)):
             if timing is not None:
                 between = f"{duration(timing.low)} to {duration(timing.high)}"
                 shown.append((label, f"{between} ({timing.seconds_per_step:.3g} s a step)"))

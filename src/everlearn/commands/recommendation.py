@@ -70,8 +70,8 @@ def learning_rate(kind: str, parameters: int, *, examples: bool = False, adapter
     return float(f"{rate:.1e}")
 
 
-def rule_in_words(kind: str, parameters: int) -> str:
-    """Name the rule for a model of this size, and say if its size is outside the table.
+def models_in_words(kind: str, parameters: int) -> str:
+    """Name the models that the rule takes a model of this size for; outside the table those of the nearest size.
 
     Args:
         kind: `decoder`, `encoder` or `encoder-decoder`.
@@ -79,12 +79,12 @@ def rule_in_words(kind: str, parameters: int) -> str:
     """
     sizes = sorted(RATES[kind])
     for outside, nearest, word in (
-        (parameters < sizes[0], sizes[0], "smallest"),
-        (parameters > sizes[-1], sizes[-1], "largest"),
+        (parameters < sizes[0], sizes[0], "at most"),
+        (parameters > sizes[-1], sizes[-1], "at least"),
     ):
         if outside:
-            return f"the rule's rate for the {word} {kind}s ({size_text(nearest)})"
-    return f"the rule for {kind}s of {size_text(parameters)}"
+            return f"{kind}s of {word} {size_text(nearest)}"
+    return f"{kind}s of {size_text(parameters)}"
 
 
 def rate_text(rate: float) -> str:

@@ -19,7 +19,7 @@ CAPABILITIES = {
     "domain_id_training": "Domain id in training",
     "domain_id_test": "Domain id at test",
     "extra_parameters": "Extra parameters",
-    "importance_pass": "Extra passes",
+    "importance_pass": "Passes between domains",
     "peft": "With PEFT",
 }
 """Columns of the capability table: field of :class:`~everlearn.methods.base.Needs` to heading."""

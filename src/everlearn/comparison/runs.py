@@ -113,7 +113,7 @@ class Run:
             RunError: it is not a cell of a grid.
         """
         if self.results.get("grid") is None:
-            raise RunError(f"The run '{self.name}' is no cell of a grid: its results have no `grid`.")
+            raise RunError(f"The run '{self.name}' is not one of a grid: its results have no `grid`.")
         return GridCell.model_validate(self.results["grid"])
 
     @property

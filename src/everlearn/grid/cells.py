@@ -25,7 +25,7 @@ def check_settings(run: Run, settings: Mapping[str, Any], where: Path) -> None:
             key, mine, other = where_differ(key, mine, other)
             shown = f": {mine!r} there, {other!r} here" if len(f"{mine}{other}") < 200 else ""
             raise RunError(
-                f"{run.grid.name} in '{where}' was measured with other settings (`{key}`{shown}). Cells of one table "
+                f"{run.grid.name} in '{where}' was measured with other settings (`{key}`{shown}). Runs of one table "
                 "must share them: use the same settings, or another folder (`--results`)."
             )
 
@@ -52,7 +52,7 @@ def load_results(folder: Path) -> list[Run]:
         run = read_cell(kept)
         if run.name != name:
             raise RunError(
-                f"'{kept.where}' holds the cell {run.name}, which would be counted twice under another name. Rename "
+                f"'{kept.where}' holds the run {run.name}, which would be counted twice under another name. Rename "
                 f"it to {run.name}.json, or remove it from there."
             )
         runs.append(run)
@@ -71,9 +71,9 @@ def read_cell(kept: KeptCell) -> Run:
     except ValidationError as error:
         first = error.errors()[0]
         key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
-        raise RunError(f"'{kept.where}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
+        raise RunError(f"'{kept.where}' is no run of a grid: {key}{first['msg']}. Remove it from there.") from None
     if results.grid is None:
-        raise RunError(f"'{kept.where}' is no cell of a grid: it has no `grid`. Remove it from there.")
+        raise RunError(f"'{kept.where}' is no run of a grid: it has no `grid`. Remove it from there.")
     return Run(results.grid.name, results.grid.title, kept.value)
 
 

@@ -59,9 +59,9 @@ class DryRun:
         rows.append(("All that is missing", (TableCell(""), TableCell(between(low, high) if high else "nothing"))))
         return Table(
             completeness(self.states),
-            ("Cell", "State", "Time, about"),
+            ("Run", "State", "Time, about"),
             tuple(rows),
-            "Time for training and evaluating the cells one after another on this machine, as `everlearn plan` "
+            "Time for training and evaluating the runs one after another on this machine, as `everlearn plan` "
             "estimates it. Reading text and scoring the base model happen once and are not included.",
         )
 

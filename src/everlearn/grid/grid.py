@@ -53,14 +53,14 @@ class State:
 
 
 def completeness(states: Sequence[State]) -> str:
-    """Say how many cells of a grid are measured, and which are not."""
+    """Say how many runs of a grid are done, and which are not."""
     names = {kind: [each.cell for each in states if each.state == kind] for kind in ("missing", "failed", "running")}
     count = sum(each.state == "done" for each in states)
     if count == len(states):
-        return f"All {count} cells are measured." if count > 1 else "The cell is measured."
+        return f"All {count} runs are done." if count > 1 else "The run is done."
     rest = "; ".join(f"{kind}: {_few(cells)}" for kind, cells in names.items() if cells)
     verb = wording.be(1 if len(states) == 1 else count)
-    return f"{count} of {wording.count(len(states), 'cell')} {verb} measured; {rest}."
+    return f"{count} of {wording.count(len(states), 'run')} {verb} done; {rest}."
 
 
 def _few(names: Sequence[str]) -> str:
@@ -114,7 +114,7 @@ class Grid(RunFactory):
                 known = ", ".join(map(template.order_title, template.orders))
                 raise RecipeError(f"`--orders` names {template.order_title(order)}; `{template.name}` has {known}.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise RunError("A grid runs each cell in one process. Start the command several times to share it.")
+            raise RunError("Each run of a grid takes one process. Start the command several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
         self.identity = identity(template, self.recipe(self.plain(), self.runs))
         for found in load_results(results):
@@ -227,7 +227,7 @@ class Grid(RunFactory):
             self._make_missing()
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(
-                f"Stopped. {completeness(self.states())} Results are in {self.results}, and an unfinished cell resumes "
+                f"Stopped. {completeness(self.states())} Results are in {self.results}, and an unfinished run resumes "
                 "from its last checkpoint: start the same command again, or show the results with `--show`."
             ) from None
         return self.states()

@@ -376,9 +376,9 @@ class GridPage:
 
 
 def status_table(states: Sequence[State]) -> Table:
-    """Return the cells that are not done, under a sentence that says how many are."""
+    """Return the runs that are not done, under a sentence that says how many are."""
     rows = [(each.cell, (TableCell(each.state), TableCell(each.reason))) for each in states if each.state != "done"]
-    return Table(completeness(states), ("Cell", "State", "Why"), tuple(rows))
+    return Table(completeness(states), ("Run", "State", "Reason"), tuple(rows))
 
 
 def _rank(line: Line) -> float:

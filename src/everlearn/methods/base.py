@@ -54,7 +54,7 @@ KINDS = {
     "ensembling": "Ensembling: several models, or branches of one, answer together.",
     "data-focused": "Regularisation by data: the outputs for a text stay near those of an earlier model.",
     "prior-focused": "Regularisation by a prior: the weights stay near those of earlier domains.",
-    "trick": "Fine-tuning trick: other learning rates, schedules or trained layers; nothing of old domains is stored.",
+    "trick": "Fine-tuning trick: other learning rates, schedules or trained parameters; no record of old domains.",
 }
 """The kinds of methods that surveys of forgetting distinguish; a method may be of several (:attr:`Method.kinds`)."""
 

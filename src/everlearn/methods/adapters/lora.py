@@ -35,6 +35,7 @@ class LoRA(Merged):
     title = "LoRA"
     summary = "one low-rank adapter for all domains"
     paper = "https://arxiv.org/abs/2106.09685"
+    kinds = ("trick",)
     needs = replace(Merged.needs, base_model=True)
     onto: ClassVar[int] = 0
 

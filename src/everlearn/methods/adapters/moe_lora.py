@@ -47,6 +47,7 @@ class MoELoRA(LowRank):
     title = "MoE-LoRA"
     summary = "low-rank experts and routers for all domains"
     paper = "https://arxiv.org/abs/2402.12851"
+    kinds = ("trick",)
 
     class Config(LowRankConfig):
         """Options of MoE-LoRA; the paper leaves all but the number of experts open."""
