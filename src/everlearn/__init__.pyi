@@ -18,6 +18,7 @@ from everlearn.methods.adapters.lora import LoRA as LoRA
 from everlearn.methods.adapters.lora_null import LoRANull as LoRANull
 from everlearn.methods.adapters.moe_lora import MoELoRA as MoELoRA
 from everlearn.methods.adapters.o_lora import OLoRA as OLoRA
+from everlearn.methods.adapters.pissa import PiSSA as PiSSA
 from everlearn.methods.averaging.wise_ft import WiSEFT as WiSEFT
 from everlearn.methods.base import Mask as Mask
 from everlearn.methods.base import Memory as Memory

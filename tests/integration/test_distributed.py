@@ -58,6 +58,7 @@ OWN = {
     # Singular values of a tiny model lie so close, all but the first, that rounding decides which direction is whose.
     "corda": {"r": 2},
     "lora_null": {"r": 2},
+    "pissa": {"r": 2},
     "budget": {"general": None, "probe": 4, "checks": 2},
     "sparse_memory": {"accessed": 4, "slots": 16, "keys": True},
     "forever": {"sample": 0.5, "warm_up": 1, "strength": 0.1},

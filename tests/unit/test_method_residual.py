@@ -23,7 +23,7 @@ from everlearn.methods.adapters.low_rank import matrix_of
 from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.engine.protection import Protection, check_methods
 
-NAMES = ["corda", "lora_null", "lora_null_v2"]
+NAMES = ["corda", "lora_null", "lora_null_v2", "pissa"]
 TOKENS = {"input_ids": torch.arange(5, 29)[None]}
 R = 4
 
@@ -34,7 +34,8 @@ def stage_of(architecture: str = "roberta", index: int = 1, model: Any = None, *
 
 
 def make(name: str, **options: Any) -> Residual:
-    method = build({"name": name, "r": R, "samples": 6, **options})
+    read = {} if name == "pissa" else {"samples": 6}
+    method = build({"name": name, "r": R, **read, **options})
     assert isinstance(method, Residual)
     return method
 
@@ -109,6 +110,21 @@ def test_corda_takes_components_of_the_weights_by_what_is_read(architecture: str
         for matrix in ("lora_A", "lora_B"):
             name = f"base_model.model.{path}.{matrix}.weight"
             torch.testing.assert_close(own[name], other[name])
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2"])
+def test_pissa_takes_the_principal_components_as_peft_does(architecture: str) -> None:
+    stage, method = stage_of(architecture), make("pissa", lora_alpha=12)
+    paths, plain = method._targets(stage.model), copy.deepcopy(stage.model)
+    turned = architecture == "gpt2"
+    config = LoraConfig(r=R, lora_alpha=12, target_modules=paths, init_lora_weights="pissa", fan_in_fan_out=turned)
+    peft = get_peft_model(copy.deepcopy(stage.model), config)
+    for path, found in taken_over(method, stage).items():
+        u, sizes, vt = torch.linalg.svd(matrix_of(plain.get_submodule(path)).double(), full_matrices=False)
+        torch.testing.assert_close(found, (u[:, :R] * sizes[:R]) @ vt[:R], rtol=1e-4, atol=1e-5)
+        layer: Any = peft.get_submodule(f"base_model.model.{path}")
+        delta = layer.get_delta_weight("default").detach().double()
+        torch.testing.assert_close(delta.T if turned else delta, found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "gpt2", "t5"])
@@ -190,7 +206,8 @@ def test_a_resumed_stage_stands_on_the_same_rest(name: str) -> None:
     other = stage_of()
     other.general = stages.source("other", 12, 7)
     stages.begin([make(name)], other)
-    assert not all(torch.equal(value, ours[key]) for key, value in other.model.named_parameters())
+    same = all(torch.equal(value, ours[key]) for key, value in other.model.named_parameters())
+    assert same == (name == "pissa")  # which reads no text
 
 
 @pytest.mark.parametrize("name", NAMES)

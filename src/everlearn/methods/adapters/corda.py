@@ -10,13 +10,13 @@ from torch import Tensor
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.layer_inputs import read_rows
-from everlearn.methods.adapters.residual import Residual
+from everlearn.methods.adapters.residual import ReadResidual
 from everlearn.methods.base import Stage, register
 from everlearn.model.training_mode import evaluating
 
 
 @register
-class CorDA(Residual):
+class CorDA(ReadResidual):
     """Context-oriented decomposition adaptation (arXiv 2406.05223, eq. 1 to 5), with PEFT's decomposition.
 
     SVD(W C) = U Σ Vᵀ with C = X Xᵀ of the inputs X of a layer, so W = U Σ Vᵀ C⁻¹ = Σ_i σ_i u_i (v_iᵀ C⁻¹)
@@ -35,7 +35,7 @@ class CorDA(Residual):
     summary = "one adapter per domain, initialised with the weight components that matter least for general text"
     paper = "https://arxiv.org/abs/2406.05223"
 
-    class Config(Residual.Config):
+    class Config(ReadResidual.Config):
         """Options of CorDA, by PEFT's names."""
 
         corda_method: Literal["kpm", "ipm"] = "kpm"

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from everlearn.methods.adapters.layer_inputs import second_moments
 from everlearn.methods.adapters.low_rank import matrix_of
-from everlearn.methods.adapters.residual import Residual
+from everlearn.methods.adapters.residual import ReadResidual
 from everlearn.methods.base import Stage, Variant, register
 
 
 @register
-class LoRANull(Residual):
+class LoRANull(ReadResidual):
     """LoRA initialised in the null space of activations (arXiv 2503.02659, section 4).
 
     X Xᵀ = Q Λ Qᵀ,  N = the r columns of Q with the smallest λ,  SVD(W N Nᵀ) = U Σ Vᵀ,
@@ -38,7 +38,7 @@ class LoRANull(Residual):
         ),
     )
 
-    class Config(Residual.Config):
+    class Config(ReadResidual.Config):
         """Options of LoRA-Null; those of LoRA are PEFT's."""
 
         freeze_a: bool = False

@@ -1,4 +1,4 @@
-"""Adapters that are initialised with a part of the weights: the base class of CorDA and LoRA-Null."""
+"""Adapters that are initialised with a part of the weights: the base classes of PiSSA, CorDA and LoRA-Null."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class Residual(IncLoRA):
     There is no weight decay, because that of A and B would reduce a part of W.
     """
 
-    needs = replace(IncLoRA.needs, importance_pass=True)
     parts: ClassVar[int] = 2
 
     class Config(IncLoRA.Config):
@@ -48,10 +47,6 @@ class Residual(IncLoRA):
         target_modules: Targets | list[str] = "all-linear"
         """Layers that get an adapter: all projections of attention and feed-forward networks (as published), queries
         and values, all attention projections, or module names as in PEFT."""
-        samples: int = Field(256, ge=1)
-        """Rows of text that are run before each domain to collect the inputs of the layers. PEFT recommends 128 times
-        as many tokens as the width of a layer; with fewer tokens than the width, some directions seem unused only
-        because they do not occur in the sample."""
 
     config: Config
     _start = Tensors("/")
@@ -59,11 +54,6 @@ class Residual(IncLoRA):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        if self._reads_general and not setting.has_general:
-            raise MethodError(
-                f"Method '{self.label}' reads the recipe's general corpus, to find the components of the weights that "
-                "matter least for it, and there is none. Name one (the recipe's own `general`)."
-            )
         smallest = min(min(sizes) for sizes in self._shapes(setting.model))
         if self.config.r > smallest:
             raise MethodError(
@@ -71,30 +61,18 @@ class Residual(IncLoRA):
                 f"layer of rank {smallest}. Set it to {smallest} or less."
             )
 
-    @property
-    def _reads_general(self) -> bool:
-        return True
-
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: the adapter, its initial values, and finished domains as adapters of rank 2r.
-
-        Before training, statistics of the inputs of the layers are held.
-        """
+        """Return the cost: the adapter, its initial values, and finished domains as adapters of rank 2r."""
         count, shapes = super()._numbers(model), self._shapes(model)
         decomposing = DECOMPOSING * max(inputs for inputs, _ in shapes) ** 2
         return Cost(
             memory_bytes=16 * count,
-            measuring_bytes=decomposing + sum(self._read_bytes(*shape) for shape in shapes),
+            measuring_bytes=decomposing,
             disk_bytes=4 * count,
             disk_bytes_per_domain=8 * count,
             adapter_bytes_per_domain=8 * count,
             parameters=self._trains(model),
-            passes_per_domain=self.config.samples,
         )
-
-    def _read_bytes(self, inputs: int, outputs: int) -> int:
-        """Return the bytes held for each layer while all layers are measured and decomposed."""
-        raise NotImplementedError
 
     def _trains(self, model: nn.Module) -> int:
         """Return the number of trained parameters of one adapter."""
@@ -141,3 +119,39 @@ class Residual(IncLoRA):
             changed[name] = torch.cat(side, dim=0 if name.endswith(A) else 1)
         self._start = {}
         super()._keep(domain, changed)
+
+
+class ReadResidual(Residual):
+    """Base class of methods that choose A₀ and B₀ by the inputs of the layers for some text."""
+
+    needs = replace(Residual.needs, importance_pass=True)
+
+    class Config(Residual.Config):
+        samples: int = Field(256, ge=1)
+        """Rows of text that are run before each domain to collect the inputs of the layers. PEFT recommends 128 times
+        as many tokens as the width of a layer; with fewer tokens than the width, some directions seem unused only
+        because they do not occur in the sample."""
+
+    config: Config
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if self._reads_general and not setting.has_general:
+            raise MethodError(
+                f"Method '{self.label}' reads the recipe's general corpus, to find the components of the weights that "
+                "matter least for it, and there is none. Name one (the recipe's own `general`)."
+            )
+
+    @property
+    def _reads_general(self) -> bool:
+        return True
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Return the cost with a pass over the samples; before training, statistics of all layers' inputs are held."""
+        own = super().cost(model)
+        read = sum(self._read_bytes(*shape) for shape in self._shapes(model))
+        return replace(own, measuring_bytes=own.measuring_bytes + read, passes_per_domain=self.config.samples)
+
+    def _read_bytes(self, inputs: int, outputs: int) -> int:
+        """Return the bytes held for each layer while all layers are measured and decomposed."""
+        raise NotImplementedError
