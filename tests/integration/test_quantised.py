@@ -128,6 +128,9 @@ def test_the_plan_measures_and_counts_few_bits(tmp_path: Path) -> None:
     plans = [make_plan(recipe(tmp_path, options), measure=options is not None) for options in (FOUR, None)]
     assert plans[0].memory["weights"] < plans[1].memory["weights"]
     assert plans[0].protected is not None
+    held = make_plan(recipe(tmp_path, FOUR, ["inc_lora", "si", "l2"]), measure=False).memory
+    queries_and_values = 2 * (64 + 32) * 64  # two heads of four have values
+    assert held["weights"] - plans[0].memory["weights"] == 4 * queries_and_values
 
 
 @pytest.mark.parametrize(

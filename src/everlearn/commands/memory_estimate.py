@@ -171,6 +171,7 @@ class MemoryEstimate:
         over, weights = setup.over, 4 * self._numbers(setup.over)
         if self._quantised is not None:
             weights = quantised_bytes(self.model, self._quantised) + 4 * self.sizes.added
+            weights += max((cost.exact_bytes for cost in self.costs.values()), default=0)
         return {"weights": weights, OPTIMIZER: self._optimizer(over)} | {
             f"method {name}": _share(cost.memory_bytes, over) + (cost.whole if setup.sharded else 0)
             for name, cost in self.costs.items()

@@ -26,6 +26,9 @@ class Cost:
     whole_bytes: int | None = None
     """Under FSDP2, those of `memory_bytes` that a device holds in full, beside its shard of all; None for all of them.
     0 if they lie beside the shards of the parameters only."""
+    exact_bytes: int = 0
+    """Bytes of the exact weights that it reads where adapters are trained on quantised ones; several methods share
+    them."""
     measuring_bytes: int = 0
     """Bytes held in addition to `memory_bytes` during measurements between domains (importance, inputs of layers), when
     the gradients and activations of training are freed; without the activations of the measured rows."""

@@ -175,7 +175,7 @@ class Penalty(Method):
         if not self.config.strength:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        return Cost(memory_bytes=8 * numbers, disk_bytes=8 * numbers)
+        return Cost(memory_bytes=8 * numbers, exact_bytes=4 * numbers, disk_bytes=8 * numbers)
 
     # -- a domain ---------------------------------------------------------------------------------------------
 
