@@ -56,7 +56,7 @@ def steps_of(task: EndTask | GlueTask, train: LabelledSet) -> int:
     return max(1, round(task.epochs * -(-len(train.texts) // task.batch_size)))
 
 
-class Options(TypedDict, total=False):
+class TuningOptions(TypedDict, total=False):
     """Options of a fine-tuning."""
 
     prepare: Prepare | None
@@ -69,9 +69,9 @@ class Options(TypedDict, total=False):
     """Called with the number of optimizer steps done, out of :func:`steps_of`, times the seeds if there are several."""
 
 
-def options_of(conditions: Conditions, done: int = 0) -> Options:
+def options_of(conditions: Conditions, done: int = 0) -> TuningOptions:
     """Return the options under which a task is measured, after so many steps."""
-    return Options(device=conditions.device, bf16=conditions.bf16, progress=_further(conditions.progress, done))
+    return TuningOptions(device=conditions.device, bf16=conditions.bf16, progress=_further(conditions.progress, done))
 
 
 def _further(told: Callable[[int], None] | None, done: int) -> Callable[[int], None] | None:
@@ -86,7 +86,7 @@ def evaluate_task(
     train: LabelledSet,
     test: LabelledSet,
     seeds: Sequence[int],
-    **options: Unpack[Options],
+    **options: Unpack[TuningOptions],
 ) -> Cell:
     """Fine-tune once per seed; arguments as of :func:`fine_tune`."""
     predictions = by_seed(model, tokenizer, task, train, test, seeds, **options).argmax(-1)
@@ -101,12 +101,12 @@ def by_seed(
     train: LabelledSet,
     test: LabelledSet,
     seeds: Sequence[int],
-    **options: Unpack[Options],
+    **options: Unpack[TuningOptions],
 ) -> NDArray[np.float64]:
     """Return what :func:`probabilities_after` does, for each seed, [seeds, len(test.texts), classes]."""
     steps, told, found = steps_of(task, train), options.get("progress"), []
     for number, seed in enumerate(seeds):
-        own = options | Options(progress=_further(told, number * steps))
+        own = options | TuningOptions(progress=_further(told, number * steps))
         found.append(probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **own))
     return np.stack(found)
 
@@ -119,7 +119,7 @@ def fine_tune(
     test: LabelledSet,
     *,
     seed: int,
-    **options: Unpack[Options],
+    **options: Unpack[TuningOptions],
 ) -> NDArray[np.int64]:
     """Fine-tune a copy with a fresh classification head and predict the test set.
 
@@ -134,7 +134,7 @@ def fine_tune(
         train: labelled texts to learn from.
         test: labelled texts to predict; their labels are not read.
         seed: seed of head, order and dropout.
-        options: see :class:`Options`.
+        options: see :class:`TuningOptions`.
 
     Returns:
         Predicted label numbers, int64 [len(test.texts)].
@@ -156,7 +156,7 @@ def probabilities_after(
     steps: int,
     *,
     seed: int,
-    **options: Unpack[Options],
+    **options: Unpack[TuningOptions],
 ) -> NDArray[np.float64]:
     """Return the class probabilities, [len(test.texts), classes], after `steps` steps of :func:`fine_tune`.
 
