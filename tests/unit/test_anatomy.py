@@ -31,6 +31,7 @@ from everlearn.methods.engine.protection import check_methods
 from everlearn.model.anatomy import Anatomy, anatomy, head_path, kind_of, register_architecture
 from everlearn.model.architectures import _TABLE, architectures
 from everlearn.model.depth import frozen_parameters
+from everlearn.model.finding import cache_in
 from everlearn.model.gates import Gates
 from everlearn.model.loading import empty_model
 from everlearn.model.objectives import make_objective
@@ -483,7 +484,7 @@ def test_states_go_on_where_a_text_was_left(name, pooling):
     whole, states, found = model(ids, position_ids=positions).logits, None, []
     for part, places in zip(ids.split([6, 1, 1, 5], 1), positions.split([6, 1, 1, 5], 1), strict=True):
         out = model(part, position_ids=places, past_key_values=states, use_cache=True)
-        states = out.past_key_values
+        states = cache_in(out)
         found.append(out.logits)
     torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-5, atol=1e-6)
 
@@ -507,6 +508,17 @@ def test_writing_does_not_depend_on_padding(name):
     assert together == alone == reread
     theirs = model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False, eos_token_id=None)
     assert theirs[:, -5:].tolist() == together
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+def test_after_the_first_token_only_the_new_one_is_read(name):
+    """Whatever the installed transformers calls a cache."""
+    model, read = tiny.model(name), []
+    ids_of = "decoder_input_ids" if name == "t5" else "input_ids"
+    model.register_forward_pre_hook(lambda _, args, given: read.append(given[ids_of].shape[1]), with_kwargs=True)
+    ids = some(2, 6)
+    decode(continuation(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}), Ending(4))
+    assert read == [1 if name == "t5" else 6, 1, 1, 1]
 
 
 @each

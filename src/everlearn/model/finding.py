@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,21 @@ def transformers_model(model: nn.Module) -> tuple[str, PreTrainedModel]:
 def takes(model: nn.Module, argument: str) -> bool:
     """Return whether the forward pass of a model has an argument of this name."""
     return argument in inspect.signature(type(transformers_model(model)[1]).forward).parameters
+
+
+CACHES = ("cache", "past_key_values")
+"""Names of the argument and of the output with what a model keeps of the preceding tokens: since transformers 5.24, and
+before."""
+
+
+def cache_argument(model: nn.Module) -> str | None:
+    """Return the name of the argument with which a model continues from its cache; None if it has none."""
+    return next((name for name in CACHES if takes(model, name)), None)
+
+
+def cache_in(values: Mapping[str, Any]) -> Any:
+    """Return the cache among the outputs, or the keyword arguments, of a model; None if there is none."""
+    return next((values[name] for name in CACHES if values.get(name) is not None), None)
 
 
 def find(model: nn.Module, path: str) -> nn.Module | None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.finding import takes
+from everlearn.model.finding import cache_argument, cache_in, takes
 from everlearn.model.objectives import decoder_start
 from everlearn.model.vocabulary_head import running_sums
 
@@ -130,7 +130,7 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
     if kind == "encoder-decoder":
         return _from_encoder(model, inputs)
     lengthened = any(getattr(module, "lengthens_rows", False) for module in model.modules())
-    return (_on if takes(model, "past_key_values") and not lengthened else _again)(model, inputs)
+    return (_on if cache_argument(model) and not lengthened else _again)(model, inputs)
 
 
 def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
@@ -138,20 +138,21 @@ def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
     mask = inputs["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     ids, cache = inputs["input_ids"], None
-    positioned = takes(model, "position_ids")
+    continued, positioned = str(cache_argument(model)), takes(model, "position_ids")
     while True:
         out: Any = model(
             input_ids=ids,
             attention_mask=mask,
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{continued: cache},
             **({"position_ids": positions} if positioned else {}),
         )
-        if "past_key_values" not in out:  # its modules keep the cache (RecurrentGemma)
+        cache = cache_in(out)
+        if cache is None:  # its modules keep the cache (RecurrentGemma)
             yield from _again(model, inputs)
         ids = (yield _likely(out.logits))[:, None]
-        cache, positions = out.past_key_values, positions[:, -1:] + 1
+        positions = positions[:, -1:] + 1
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
 
 
@@ -179,17 +180,17 @@ def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuatio
     """Continue with an encoder-decoder: the prompt is encoded once; the decoder continues with its cache."""
     encoder: Any = model.get_encoder()  # type: ignore[operator]
     encoded, cache = encoder(**inputs), None
-    start = decoder_start(model)
+    continued, start = str(cache_argument(model)), decoder_start(model)
     ids = torch.full((len(inputs["input_ids"]), 1), start, device=inputs["input_ids"].device)
     while True:
         out: Any = model(
             encoder_outputs=encoded,
             attention_mask=inputs["attention_mask"],
             decoder_input_ids=ids,
-            past_key_values=cache,
             use_cache=True,
+            **{continued: cache},
         )
-        ids, cache = (yield _likely(out.logits))[:, None], out.past_key_values
+        ids, cache = (yield _likely(out.logits))[:, None], cache_in(out)
 
 
 def _likely(logits: Tensor) -> Tensor:

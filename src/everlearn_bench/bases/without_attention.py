@@ -31,18 +31,21 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from everlearn.model.architectures import Architecture, FeedForward, Stack, register_architecture
+from everlearn.model.finding import CACHES, cache_in
 from everlearn.model.packed_rows import documents, so_far
 
 Pooling = Literal["last", "max", "mean"]
 State = tuple[Tensor, ...]
 """State of a layer after the text so far, from which it can continue."""
+CACHE = next(name for name in CACHES if name in BaseModelOutputWithPast.__dataclass_fields__)
+"""What the installed transformers calls the states in the outputs of a model."""
 
 
 @strict
 class NoAttentionConfig(PreTrainedConfig):
     """Configuration of a model without attention; ``bos_token_id`` etc. are as in every transformers model."""
 
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE]
 
     vocab_size: int = 12288
     hidden_size: int = 256
@@ -119,11 +122,10 @@ class NoAttentionModel(NoAttentionPreTrained):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: list[State] | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
-        **_: Any,
+        **caches: Any,
     ) -> BaseModelOutputWithPast:
         """Run the model; arguments are as in transformers, [B, S] each.
 
@@ -131,25 +133,26 @@ class NoAttentionModel(NoAttentionPreTrained):
             input_ids: token ids.
             attention_mask: marks padding, on either side; a mask with other dimensions is ignored.
             position_ids: a document begins where they do not count on; without them a row is one document.
-            past_key_values: the states of the layers after the preceding tokens.
             inputs_embeds: embeddings in place of `input_ids`, [B, S, H].
             use_cache: whether to return the states of the layers.
             output_hidden_states: whether to return the hidden states of all layers.
+            caches: `cache` (or `past_key_values`): the states of the layers after the preceding tokens. Other arguments
+                that transformers gives are ignored.
         """
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        document = documents_of(x, position_ids, attention_mask)
+        document, before = documents_of(x, position_ids, attention_mask), cache_in(caches)
         hidden = self.dropout(x)
         seen, states = [hidden], []
         for number, layer in enumerate(self.layers):
-            hidden, state = layer(hidden, document, past_key_values[number] if past_key_values else None)
+            hidden, state = layer(hidden, document, before[number] if before else None)
             seen.append(hidden)
             states.append(state)
         seen[-1] = hidden = self.norm(hidden)
         keep = self.config.use_cache if use_cache is None else use_cache
         return BaseModelOutputWithPast(
             last_hidden_state=hidden,
-            past_key_values=states if keep and not self.training else None,  # type: ignore[arg-type]
             hidden_states=tuple(seen) if output_hidden_states else None,
+            **{CACHE: states if keep and not self.training else None},  # type: ignore[arg-type]
         )
 
 
@@ -212,7 +215,7 @@ class NoAttentionForCausalLM(NoAttentionPreTrained, GenerationMixin):
         logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, **{CACHE: cache_in(outputs)}
         )
 
 

@@ -19,6 +19,7 @@ from everlearn.methods.composition.composed import Learnt, Modules
 from everlearn.methods.engine.attachment import frozen
 from everlearn.methods.prompts.soft_prompt import BeforeText
 from everlearn.model.anatomy import anatomy, kind_of
+from everlearn.model.finding import cache_in
 
 KEY_AND_VALUE = ("key", "value")
 
@@ -73,7 +74,7 @@ class Prefixes(Modules):
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Insert positions before the answer, unless the cache has them; a forward pre-hook of the decoder."""
-        cache = kwargs.get("past_key_values")
+        cache = cache_in(kwargs)
         self.answer.active = self.text.active and (cache is None or cache.get_seq_length() == 0)
         for layer in self.layers:
             layer.begins = self.answer.active  # type: ignore[assignment]
