@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -238,6 +239,57 @@ def test_what_rounding_a_stage_costs_is_as_measured() -> None:
     assert found["learning_rate"] == 5e-5
     assert f"{rounded['german'] - kept['german']:.4f} bits" in page
     assert abs(rounded["general"] - kept["general"]) < 5e-5
+
+
+# -- BIG-bench between super-domains ----------------------------------------------------------------------------------
+
+
+@cache
+def asked() -> dict[str, Any]:
+    """Return the cell of the run that is asked BIG-bench."""
+    (found,) = find_cells(ROOT / "benchmarks/m2d2/big-bench-results").values()
+    return found.value
+
+
+def test_the_tables_of_big_bench_are_those_of_its_cell() -> None:
+    page = (ROOT / "docs/results/big-bench.md").read_text(encoding="utf-8")
+    for measure, digits, sign in (("normalised", 1, "+"), ("bits_per_byte", 4, "")):
+        matrix = asked()["matrices"][measure]
+        scored = {(row, column): value for row, column, value, *_ in matrix["cells"]}
+        for column in matrix["columns"]:
+            (line,) = re.findall(rf"(?m)^\| {re.escape(column).replace('_', '.{0,2}')} \|.*$", page)
+            shown = [cell.strip().partition(" ")[0] for cell in line.strip("|").split("|")][1:]
+            expected = [f"{scored[row, column]:{sign}.{digits}f}".replace("-", "−") for row in matrix["rows"]]
+            assert shown[: len(expected)] == expected
+
+
+def test_what_big_bench_lost_is_beyond_its_interval_where_the_page_says_so() -> None:
+    page = " ".join((ROOT / "docs/results/big-bench.md").read_text(encoding="utf-8").split())
+    drift = asked()["summary"]["normalised"]["general_drift"]
+    beyond = {task for task, own in drift.items() if own["low"] > 0 or own["high"] < 0}
+    assert len(drift) == 5
+    assert not beyond
+    assert "**No task moved by more than its interval**" in page
+    widths = [own["high"] - own["low"] for own in drift.values()]
+    assert f"which is {min(widths):.0f} to {max(widths):.0f} points wide" in page
+
+
+def test_sentences_about_big_bench_have_the_numbers_of_the_cell() -> None:
+    page = " ".join((ROOT / "docs/results/big-bench.md").read_text(encoding="utf-8").split())
+    scored = {(row, task): own for row, task, *own in asked()["matrices"]["normalised"]["cells"]}
+    rows = asked()["matrices"]["normalised"]["rows"]
+    for task in ("physics", "cs_algorithms", "general_knowledge"):
+        assert all(low < 0 < high for _, low, high in (scored[row, task] for row in rows))
+    first, last = (scored[row, "arithmetic"] for row in (rows[0], rows[-1]))
+    assert first[1] < 0 < first[2]
+    assert last[2] < 0
+    assert 40 * (0.1 + 0.9 * last[0] / 100) == pytest.approx(1)
+    overlap = [scored[row, "few_shot_nlg"][0] for row in (rows[0], rows[-1])]
+    assert "ROUGE-L of {:.1f} % and end with {:.1f} %".format(*overlap) in page
+    learnt = [bits(asked(), text, before) - bits(asked(), text, text) for before, text in pairwise(rows)]
+    assert "learnt by {:.2f}, {:.2f} and {:.2f} bits per byte".format(*learnt) in page
+    assert all(bits(asked(), text) > bits(asked(), text, "base") for text in rows[1:3])
+    assert f"general text by {bits(asked(), GENERAL) - bits(asked(), GENERAL, 'base'):.2f} worse" in page
 
 
 def test_every_page_of_results_is_listed_in_a_table() -> None:
