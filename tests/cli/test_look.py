@@ -200,6 +200,13 @@ def test_plan_times_one_step_where_steps_are_slow(everlearn: Project, monkeypatc
             assert (timing["low"] == timing["high"]) is alike
 
 
+def test_plan_says_when_measured_times_are_uncertain(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for slowest, said in ((1.2, False), (1.6, True)):
+        monkeypatch.setattr(plan_command, "_step_seconds", lambda *_, slowest=slowest: [1.0, 1.1, slowest])
+        plan = json.loads(everlearn("plan", "recipe.yaml", "method=sequential", "--json").out)
+        assert any("slowest took 1.6 times" in note for note in plan["notes"]) is said
+
+
 def test_plan_for_another_machine_reads_no_weight(everlearn: Project) -> None:
     """A folder with a configuration and a tokenizer is enough; the exit code says whether it fits."""
     base = Path(everlearn.recipe["model"])

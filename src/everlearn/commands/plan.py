@@ -6,7 +6,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ WARM_UP, MEASURED = 1, 3
 """Numbers of steps that are run for the estimate: first without, then with timing."""
 ENOUGH = 30.0
 """Seconds after which one measured step is enough: on a slow machine all of them would take minutes."""
+UNSTEADY = 1.3
+"""Ratio of the slowest to the fastest measured step above which a note says that times are uncertain."""
 BACKWARD = 3
 """A training step costs about three forward passes."""
 
@@ -286,7 +288,9 @@ def make_plan(
     first = domains[0]
     forward = plain[0][1].seconds_per_step / (BACKWARD * first.rows_per_step * block_size)
     evaluation = replace(plan.evaluation, seconds=plan.evaluation.tokens * forward)
-    return replace(plan, plain=_together(plain), protected=_together(protected), evaluation=evaluation)
+    times = _together(plain), _together(protected)
+    notes = [*plan.notes, *_unsteady(times)]
+    return replace(plan, plain=times[0], protected=times[1], evaluation=evaluation, notes=notes)
 
 
 def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
@@ -372,6 +376,17 @@ def _together(parts: Sequence[tuple[int, Timing]]) -> Timing:
 
 def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
     return Timing(statistics.median(steps), min(steps) * count + once, max(steps) * count + once)
+
+
+def _unsteady(timings: Iterable[Timing]) -> list[str]:
+    """Return a note if steps of one kind took so different times that two kinds cannot be compared."""
+    spread = max(timing.high / timing.low for timing in timings)
+    if spread < UNSTEADY:
+        return []
+    return [
+        f"Of the measured steps the slowest took {spread:.1f} times as long as the fastest of the same kind, as if other "
+        "programs used the machine. The difference between the two training times may be chance."
+    ]
 
 
 class _StepTimes(TrainerCallback):
