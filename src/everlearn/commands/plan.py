@@ -384,8 +384,8 @@ def _unsteady(timings: Iterable[Timing]) -> list[str]:
     if spread < UNSTEADY:
         return []
     return [
-        f"Of the measured steps the slowest took {spread:.1f} times as long as the fastest of the same kind, as if other "
-        "programs used the machine. The difference between the two training times may be chance."
+        f"Of the measured steps the slowest took {spread:.1f} times as long as the fastest of the same kind, as if "
+        "other programs used the machine. The difference between the two training times may be chance."
     ]
 
 
