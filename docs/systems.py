@@ -146,7 +146,6 @@ REMARKS: Mapping[str, str] = {
     "das_released": "begun in small-rows and stopped: more rows of importance than a small row has of training",
     "ewc_released": "begun in small-rows and stopped: importance on 10,000 rows, where a domain has 192",
     "recadam_released": "refused in small-rows, whose learning rate is 50 times the one that its γ is for",
-    "ulmfit_classifier_released": "needs a stream of classifications, which no small row is",
     "selective_init": "plain training to the last digit: it chose the latest model",
     "forever": "plain training to the last digit: it replayed nothing",
     "reptile_released": "plain training to the last digit: it acts every 500 steps, and a domain had 24",

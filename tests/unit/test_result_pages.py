@@ -140,6 +140,8 @@ def sentences() -> Iterator[tuple[str, str]]:
     yield "answers-results", f"forgets {forgotten(asked):.2f} of the {learnt(asked):.2f} bits per byte"
     yield "answers-results", f"**Replay of 2 %** leaves {left('replay_sample')} of this forgetting"
     yield "answers-results", f"one after another) {left('siatl')}."
+    yield "answers-results", f"learns {kept('ulmfit_classifier_released', answers)} %, and the second task"
+    yield "answers-results", f"the first (by {-forgotten(answers['ulmfit_classifier_released']):.2f} bits per byte)"
     yield "general-results", f"plain training helps it too ({gained(general[PLAIN]):.2f} bits per byte)"
     yield "general-results", f"learns {kept('sparse_memory', general)} % of what plain training does"
     yield "general-results", f"helps the general text by {gained(general['sparse_memory']):.2f} bits per byte"
