@@ -49,6 +49,7 @@ TESTS: Mapping[str, str] = {
     "inc_lora": "test_peft_adapter.py",
     "corda": "test_method_residual.py",
     "lora_null": "test_method_residual.py",
+    "pissa": "test_method_residual.py",
     "inf_lora": "test_method_inf_lora.py",
     "compositional_modules": "test_method_compositional_modules.py",
     "mocl": "test_method_modules.py",
