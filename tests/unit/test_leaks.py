@@ -403,6 +403,7 @@ def test_planted_faults_are_found_in_exact_numbers(project):
         "'a' and 'b' share text: 10 identical documents, 10.0% of the runs of 13 words of the first and "
         "11.1% of the second.",
     ]
+    assert "held-out text not in training text note" in " ".join(project("validate", "recipe.yaml").out.split())
     checked = json.loads(project("validate", "recipe.yaml", "--json").out)
     assert (checked["ok"], sorted(checked["notes"])) == (True, sorted(found["findings"]))
     shares = {(one, other): share for one, other, share in found["shared"]}

@@ -47,7 +47,7 @@ def _rendered(checks: list[Check], failed: int, recipe: Path, files: dict[str, l
         table.add_column(overflow="fold")  # a long path is broken, not cut
     words = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("not reached", "dim")}
     for number, check in enumerate(checks, 1):
-        word, style = ("note", "yellow") if check.notes else words[check.ok]
+        word, style = ("note", "yellow") if check.ok and (check.notes or check.found) else words[check.ok]
         detail = "see below" if check.notes else check.detail
         table.add_row(f"{number}.", Text(check.name), Text(word, style), Text(detail))
     notes = [Text(f"  {number}. {note}") for number, note in enumerate((n for c in checks for n in c.notes), 1)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Check:
         detail: the outcome in words.
         error: the error of a check that failed.
         notes: warnings about behaviour that the user may not intend.
+        found: whether it passed but found something that a later check notes.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Check:
     detail: str
     error: EverlearnError | None = None
     notes: tuple[str, ...] = ()
+    found: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ def checks(run: OpenRun, only: str | None = None) -> Iterator[Check]:
     passed: dict[str, bool | None] = {}
     for item in listed(run, only):
         if all(passed[need] for need in item.needs):
+            before = len(run.found)
             outcome = attempt(item.name, item.work)
+            outcome = replace(outcome, found=len(run.found) > before)
         else:
             outcome = Check(item.name, None, "an earlier check that this one needs has failed")
         passed[item.name] = outcome.ok
