@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 
 import tiny
 from everlearn.data.text_template import columns_in
@@ -412,6 +414,16 @@ def test_a_prompt_reads_values_inside_columns(tmp_path: Path) -> None:
     assert found[0].prompt == "rain of 1990:"
     with pytest.raises(DataError, match=r"'doc' holds str \('rain'\), which has no 'title' in it"):
         asked(written(tmp_path, rows), kind="text-to-text", prompt="{doc.title}:").check()
+
+
+def test_a_prompt_reads_a_column_whose_name_has_dots(tmp_path: Path) -> None:
+    """As in tables that were flattened; the name of a whole column comes first."""
+    table = {"doc.title": ["rain"], "target": ["wet"]}
+    parquet.write_table(pyarrow.table(table | {"doc": [{"title": "snow"}]}), tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text("doc.title,target\nrain,wet\n", encoding="utf-8")
+    for file in ("t.csv", "t.parquet"):
+        found = asked(str(tmp_path / file), kind="text-to-text", prompt="{doc.title}:").questions
+        assert [(each.prompt, each.answers) for each in found] == [("rain:", ("wet",))]
 
 
 EVAL = Path(__file__).parents[3] / "shared" / "data" / "eval"

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from everlearn.data.readers import Row, read_rows, resolve_files
-from everlearn.data.text_template import columns_in, parts_of, value_at
+from everlearn.data.text_template import parts_of, value_at
 from everlearn.errors import DataError
 from everlearn.evaluation.task import TaskConfig
 from everlearn.tasks.labelled import NUMBER, at_most
@@ -25,7 +25,7 @@ class Asked(TaskConfig):
     """Files to measure on: a file, folder or glob (jsonl, json, csv, tsv, parquet, arrow; compressed or not)."""
     prompt: str = "{text}"
     """What the model reads before the answer; `{column}` stands for a column's value, `{column.key}` for a value inside
-    it, `{{` for a brace. Use the spaces and line ends of the training text."""
+    it (or for the column `column.key`), `{{` for a brace. Use the spaces and line ends of the training text."""
     max_length: int | None = Field(default=None, ge=8)
     """Maximum number of tokens of a prompt. Longer ones are cut: for an encoder at the end, as in training, otherwise
     at the beginning. Default: the model's longest input."""
@@ -136,8 +136,9 @@ def filled(template: str, row: Row) -> str:
     """Fill a template with a row's values."""
     parts = []
     for before, path in parts_of(template):
-        value = [_word(value_at(path, row.values, row.where), ".".join(path), row.where)] if path else []
-        parts += [before, *value]
+        name = ".".join(path)
+        value = row.values[name] if name in row.values else value_at(path, row.values, row.where)
+        parts += [before, _word(value, name, row.where)] if path else [before]
     return "".join(parts)
 
 
@@ -211,9 +212,14 @@ def label_of(answer: str, labels: tuple[str, ...]) -> int:
 
 def rows(task: Asked, columns: list[str]) -> Iterator[Row]:
     """Read the rows of the task's files, with these columns and those of its prompt."""
-    needed = [*columns_in(task.prompt), *columns]
+    named = [part.path for part in parts_of(task.prompt) if part.path]
+    dotted = [".".join(path) for path in named if path[1:]]
     for file in resolve_files(task.test, "test"):
-        yield from read_rows(file, needed, limits=task.limits)
+        # A flattened table has a column `answers.text` in place of one with values inside.
+        first = next(read_rows(file, (), optional=dotted, limits=task.limits), None) if dotted else None
+        there = () if first is None else first.values
+        own = [name if (name := ".".join(path)) in there else path[0] for path in named]
+        yield from read_rows(file, list(dict.fromkeys([*own, *columns])), limits=task.limits)
 
 
 def drawn(task: Asked, questions: list[T]) -> list[T]:
