@@ -92,14 +92,12 @@ def test_experts_beside_few_bits_leave_the_base_as_it_is(tmp_path: Path) -> None
 
 @needs_bitsandbytes
 def test_killed_and_resumed_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = recipe(
-        tmp_path, FOUR, {"name": "inc_lora", "r": 4}, train={"optim": "adamw_bnb_8bit", **small_runs.SAVING}
-    )
+    methods = [{"name": "inc_lora", "r": 4}, {"name": "mas", "samples": 4, "strength": 1e3}, "si"]
+    wanted = recipe(tmp_path, FOUR, methods, train={"optim": "adamw_bnb_8bit", **small_runs.SAVING})
     ContinualLearner(wanted).run()
     killer = small_runs.Killer(monkeypatch)
-    again = small_runs.kill_and_resume(
-        killer, small_runs.elsewhere(wanted, tmp_path / "again"), ["step 1.3", "step 2.4"]
-    )
+    moments = ["step 1.3", "step 2.4", "seal 2"]  # after "seal 2" nothing is trained, and importance is measured again
+    again = small_runs.kill_and_resume(killer, small_runs.elsewhere(wanted, tmp_path / "again"), moments)
     small_runs.assert_same(again, wanted.folder())
 
 

@@ -113,20 +113,25 @@ def weights_of(model: nn.Module) -> dict[str, Weight]:
     return found
 
 
-def use_exact(model: nn.Module, exact: nn.Module) -> None:
+def use_exact(model: nn.Module, exact: Callable[[], nn.Module]) -> None:
     """Let the effective weights of quantised layers with adapters begin from exact weights, not from rounded ones.
 
     For adapters that are trained beside rounded weights and then added to exact ones; it holds a copy of these.
 
     Args:
         model: the model with adapters; its outputs do not change.
-        exact: the plain model that was quantised.
+        exact: gives the plain model that was quantised; not called if `model` has the copy already.
     """
-    for path, wrapper, module, _ in _parts(_inside(model)):
-        if wrapper is not None and _is_quantised(module):
-            layer: Any = exact.get_submodule(path)
-            weight = layer.weight.detach().to(module.weight.device, torch.float32, copy=True)
-            setattr(module, _EXACT, weight.T.contiguous() if isinstance(layer, Conv1D) else weight)
+    layers = {
+        path: module
+        for path, wrapper, module, _ in _parts(_inside(model))
+        if wrapper is not None and _is_quantised(module) and not hasattr(module, _EXACT)
+    }
+    plain = exact() if layers else model
+    for path, module in layers.items():
+        layer: Any = plain.get_submodule(path)
+        weight = layer.weight.detach().to(module.weight.device, torch.float32, copy=True)
+        setattr(module, _EXACT, weight.T.contiguous() if isinstance(layer, Conv1D) else weight)
 
 
 @contextlib.contextmanager

@@ -195,8 +195,7 @@ class Penalty(Method):
                 f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a varying scale. Set "
                 "`train.bf16` instead, or neither."
             )
-        if stage.rounded is not None:  # else it would pull the adapter to undo the rounding
-            use_exact(stage.model, stage.checkpoints[stage.rounded])
+        self._read_exact(stage)
         held = self.held(stage)
         refuse_shards(self.label, held.values())
         if self.reads_gradients:
@@ -204,6 +203,12 @@ class Penalty(Method):
         if self._importance:
             self._placed = self._place(stage.model)
             self._note_stability(stage)
+
+    def _read_exact(self, stage: Stage) -> None:
+        """Read exact weights in place of rounded ones, else the penalty would pull the adapter to undo the rounding."""
+        if stage.rounded is not None:
+            number = stage.rounded
+            use_exact(stage.model, lambda: stage.checkpoints[number])
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Compute the penalty before the forward pass.
@@ -352,6 +357,7 @@ class Penalty(Method):
         self._placed = None
         self._gradients.stop()
         if self.config.strength and self.config.anchor != "base":
+            self._read_exact(stage)  # a stage that is resumed after its last step has not begun to train
             self.consolidate(stage, stage.domain)
 
 

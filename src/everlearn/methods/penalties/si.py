@@ -106,6 +106,8 @@ class SI(Penalty):
 
     def end_training(self, stage: Stage) -> None:
         """Set Ω of the domain to max(0, ω / (Δ² + ξ)), before another method changes the final weights."""
+        if self.config.strength:
+            self._read_exact(stage)
         weights = weights_of(stage.model)
         for name, path in self._path.items():
             change = weights[name].value().detach() - self._start[name].to(weights[name].parameter.device)
