@@ -202,6 +202,30 @@ def test_continual_t0_forgets_as_much_as_plain_training() -> None:
     assert forgotten(rows["continual_t0"]) == pytest.approx(forgotten(rows[PLAIN]), rel=0.01)
 
 
+def test_the_curve_of_the_threshold_is_that_of_its_cells() -> None:
+    page = (ROOT / "docs/results/small-rows.md").read_text(encoding="utf-8")
+    text = page.partition("## MIGU's threshold")[2].partition("\n## ")[0]
+    cells = [cell.value for cell in find_cells(ROOT / "benchmarks/small-rows/threshold-results/full").values()]
+    found = {cell["methods"][0]["options"]["threshold"]: cell for cell in cells}
+    curve = []
+    for threshold in sorted(found):
+        own = found[threshold]
+        new, old = bits(own, "pandas", "base") - bits(own, "pandas"), bits(own, "torch") - bits(own, "torch", "torch")
+        curve.append((threshold, new, old, of(own).average))
+        assert "| {:g} | {:.4f} | {:.4f} | {:.4f} |".format(*curve[-1]) in text
+    assert [threshold for threshold, *_ in curve] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
+    assert all(one[1] > two[1] and one[2] > two[2] for one, two in pairwise(curve)), "learns less and forgets less"
+    shares = {
+        point[0]: [100 * number / whole for number, whole in zip(point[1:3], curve[0][1:3], strict=True)]
+        for point in curve
+    }
+    words = " ".join(text.split())
+    assert "at the paper's 0.7, {:.0f} % of the learning and {:.0f} % of the forgetting".format(*shares[0.7]) in words
+    assert "at 0.99 {:.0f} % and {:.0f} %".format(*shares[0.99]) in words
+    assert f"best at {min(curve, key=lambda point: point[3])[0]:g}." in words
+    assert curve[0][2] == pytest.approx(forgotten(scores("answers-results")[PLAIN])), "0 is plain training"
+
+
 def test_numbers_about_the_analyses_stand_in_their_tables() -> None:
     page = (ROOT / "docs/results/analyses.md").read_text(encoding="utf-8")
     text, heading, tables = page.partition("\n## ")
