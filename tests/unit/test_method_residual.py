@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,10 +268,9 @@ def test_refusals() -> None:
         wide = make(name, r=33)
         with pytest.raises(MethodError, match=r"option 'r'.*rank 33.*Set it to 32 or less"):
             check_methods([wide], stages.setting(model, [wide], general=True))
-        stage = stage_of()
-        stage.model.is_quantized = True
+        rounded = replace(stages.setting(model, [method], general=True), rounded=True)
         with pytest.raises(MethodError, match=rf"'{name}' subtracts a part of the weights.*quantization_config"):
-            stages.begin([method], stage)
+            check_methods([method], rounded)
     check_methods([make("corda", corda_method="ipm")], stages.setting(model, [make("corda", corda_method="ipm")]))
     both = [make("corda"), make("lora_null")]
     with pytest.raises(MethodError, match="both add adapters"):

@@ -16,7 +16,6 @@ from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Cost, Setting, Stage
 from everlearn.methods.state import Tensors
 from everlearn.model.lora_targets import Targets
-from everlearn.model.quantising import is_quantised
 
 DECOMPOSING = 24
 """Bytes per pair of inputs of the layer being decomposed: six matrices in float32, or three in float64."""
@@ -54,6 +53,11 @@ class Residual(IncLoRA):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
+        if setting.rounded:
+            raise MethodError(
+                f"Method '{self.label}' subtracts a part of the weights, which quantised weights cannot represent. "
+                "Remove `model.quantization_config`, or use `inc_lora`."
+            )
         smallest = min(min(sizes) for sizes in self._shapes(setting.model))
         if self.config.r > smallest:
             raise MethodError(
@@ -82,11 +86,6 @@ class Residual(IncLoRA):
 
     def begin_domain(self, stage: Stage) -> None:
         """Compute A₀ and B₀ on the plain model; a resumed stage has them in its memory."""
-        if is_quantised(stage.model):
-            raise MethodError(
-                f"Method '{self.label}' subtracts a part of the weights, which quantised weights cannot represent. "
-                "Remove `model.quantization_config`, or use `inc_lora`."
-            )
         if not self._start:
             self._start = {
                 f"base_model.model.{path}.{name}": value.float().cpu().contiguous()
