@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from torch import Tensor, nn
 
 import tiny
@@ -416,3 +417,20 @@ def test_an_encoder_decoder_is_not_weighed_by_perplexity() -> None:
     parts, objective = members("t5")
     with pytest.raises(ModelError, match="cannot weigh by an encoder-decoder"):
         PerplexityEnsemble(parts, objective).label_losses(batch_of(objective, "encoder-decoder"))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "t5"])
+@pytest.mark.parametrize("kind", [PromptTuningConfig, PrefixTuningConfig])
+def test_vectors_of_peft_before_a_text_are_read_once(architecture: str, kind: Any) -> None:
+    task = "SEQ_2_SEQ_LM" if architecture == "t5" else "CAUSAL_LM"
+    plain = tiny.model(architecture).eval()
+    ids = torch.arange(5, 14)[None]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    before = Checkpoint(plain, None).generate(inputs, max_new_tokens=6, stop=())
+    model: Any = get_peft_model(plain, kind(task_type=task, num_virtual_tokens=3)).eval()
+    with torch.no_grad():
+        for parameter in model.prompt_encoder.parameters():
+            parameter.normal_(0, 3)
+    found = Checkpoint(model, None).generate(inputs, max_new_tokens=6, stop=())
+    expected = model.generate(**inputs, max_new_tokens=6, do_sample=False, eos_token_id=None)
+    assert found == expected[:, -6:].tolist() != before

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 
 from everlearn.errors import ModelError
@@ -127,9 +128,11 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
             f"'{type(model).__name__}' fills masks and does not write: an end task of kind text-to-text needs a "
             "decoder or an encoder-decoder. Leave it out, or change `model.path`."
         )
+    # Prompts and prefixes of PEFT are put before the text in every pass, so again where a pass continues from a cache.
+    prompted = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
     if kind == "encoder-decoder":
-        return _from_encoder(model, inputs)
-    lengthened = any(getattr(module, "lengthens_rows", False) for module in model.modules())
+        return (_from_encoder_again if prompted else _from_encoder)(model, inputs)
+    lengthened = prompted or any(getattr(module, "lengthens_rows", False) for module in model.modules())
     return (_on if cache_argument(model) and not lengthened else _again)(model, inputs)
 
 
@@ -170,7 +173,8 @@ def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
     while True:
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         out: Any = model(input_ids=ids, use_cache=False, **({"position_ids": positions} if positioned else {}))
-        chosen = yield _likely(out.logits[rows, lengths - 1][:, None])
+        before = out.logits.shape[1] - ids.shape[1]  # positions of a PEFT prompt
+        chosen = yield _likely(out.logits[rows, before + lengths - 1][:, None])
         ids = torch.cat([ids, ids[:, -1:]], 1)
         ids[rows, lengths] = chosen
         lengths = lengths + 1
@@ -191,6 +195,14 @@ def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuatio
             **{continued: cache},
         )
         ids, cache = (yield _likely(out.logits))[:, None], cache_in(out)
+
+
+def _from_encoder_again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
+    """Continue with an encoder-decoder without a cache: prompt and answer are read again in each step."""
+    ids = torch.full((len(inputs["input_ids"]), 1), decoder_start(model), device=inputs["input_ids"].device)
+    while True:
+        out: Any = model(**inputs, decoder_input_ids=ids, use_cache=False)
+        ids = torch.cat([ids, (yield _likely(out.logits[:, -1:]))[:, None]], 1)
 
 
 def _likely(logits: Tensor) -> Tensor:
