@@ -170,6 +170,8 @@ assert not loaded, sorted(loaded)
 def test_the_tables_are_what_the_classes_say() -> None:
     again = "run `python -m everlearn.commands.describe`"
     assert saved_tables.METHODS.read_text(encoding="utf-8") == describe.table_text(describe.describe_all()), again
+    for table in (saved_tables.METHODS, saved_tables.RECIPE):
+        assert not re.search(r":\w+:`", table.read_text(encoding="utf-8")), "the markup of docstrings"
     assert saved_tables.schema() == json.loads(json.dumps(describe.schema())), again
 
 

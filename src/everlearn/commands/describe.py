@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,9 @@ def describe(name: str) -> dict[str, Any]:
         "in_das_paper": list(made.in_das_paper) if variant is None else [],
         "paper": made.paper,
         "kinds": list(made.kinds),
-        "description": inspect.cleandoc(type(made).__doc__ or "") if variant is None else variant.description,
+        "description": without_roles(
+            inspect.cleandoc(type(made).__doc__ or "") if variant is None else variant.description
+        ),
         "needs": {
             field.name: sorted(value) if isinstance(value := getattr(made.needs, field.name), frozenset) else value
             for field in dataclasses.fields(made.needs)
@@ -65,6 +68,11 @@ def describe(name: str) -> dict[str, Any]:
             for option in options(type(made).Config)
         ],
     }
+
+
+def without_roles(text: str) -> str:
+    """Return a docstring with the names that its roles refer to: ":class:`~a.b.C`" becomes "`C`"."""
+    return re.sub(r":\w+:`(?:~[\w.]*\.)?([^`]+)`", r"`\1`", text)
 
 
 def options(config: type[BaseModel]) -> list[dict[str, Any]]:
@@ -80,7 +88,7 @@ def options(config: type[BaseModel]) -> list[dict[str, Any]]:
                 "type": _type(own, schema.get("$defs", {})),
                 "default": default,
                 "required": field.is_required(),
-                "description": " ".join((field.description or "").split()),
+                "description": without_roles(" ".join((field.description or "").split())),
             }
         )
     return described
@@ -153,7 +161,8 @@ def _schema() -> dict[str, Any]:
         definitions[f"end_task_{kind}"] = own
     tasks = [{"$ref": f"#/$defs/end_task_{kind}"} for kind in CONFIGS]
     properties["end_tasks"] = {**_described(properties["end_tasks"]), "type": "array", "items": {"anyOf": tasks}}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "title": "everlearn recipe"}
+    plain = json.loads(without_roles(json.dumps(whole, ensure_ascii=False)))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **plain, "title": "everlearn recipe"}
 
 
 def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
