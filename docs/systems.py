@@ -209,7 +209,7 @@ BENCHMARKS = [
         "method.threshold=0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,0.95,0.99",
         "tests/unit/test_method_migu.py",
         ["small-rows.md"],
-        "on all weights, one seed; on LoRA it was not run",
+        "on all weights and on LoRA, one seed, with lower rates beside it",
     ),
     System(
         "GLUE: fine-tuning on one task beside general text",

@@ -202,28 +202,52 @@ def test_continual_t0_forgets_as_much_as_plain_training() -> None:
     assert forgotten(rows["continual_t0"]) == pytest.approx(forgotten(rows[PLAIN]), rel=0.01)
 
 
-def test_the_curve_of_the_threshold_is_that_of_its_cells() -> None:
+def test_the_curves_of_the_threshold_and_of_the_rate_are_those_of_their_cells() -> None:
     page = (ROOT / "docs/results/small-rows.md").read_text(encoding="utf-8")
     text = page.partition("## MIGU's threshold")[2].partition("\n## ")[0]
-    cells = [cell.value for cell in find_cells(ROOT / "benchmarks/small-rows/threshold-results/full").values()]
-    found = {cell["methods"][0]["options"]["threshold"]: cell for cell in cells}
-    curve = []
-    for threshold in sorted(found):
-        own = found[threshold]
-        new, old = bits(own, "pandas", "base") - bits(own, "pandas"), bits(own, "torch") - bits(own, "torch", "torch")
-        curve.append((threshold, new, old, of(own).average))
-        assert "| {:g} | {:.4f} | {:.4f} | {:.4f} |".format(*curve[-1]) in text
-    assert [threshold for threshold, *_ in curve] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
-    assert all(one[1] > two[1] and one[2] > two[2] for one, two in pairwise(curve)), "learns less and forgets less"
-    shares = {
-        point[0]: [100 * number / whole for number, whole in zip(point[1:3], curve[0][1:3], strict=True)]
-        for point in curve
-    }
     words = " ".join(text.split())
-    assert "at the paper's 0.7, {:.0f} % of the learning and {:.0f} % of the forgetting".format(*shares[0.7]) in words
-    assert "at 0.99 {:.0f} % and {:.0f} %".format(*shares[0.99]) in words
-    assert f"best at {min(curve, key=lambda point: point[3])[0]:g}." in words
-    assert curve[0][2] == pytest.approx(forgotten(scores("answers-results")[PLAIN])), "0 is plain training"
+    curves = {}
+    for name in ("full", "rates", "lora"):
+        points = {}
+        for own in (
+            cell.value for cell in find_cells(ROOT / f"benchmarks/small-rows/threshold-results/{name}").values()
+        ):
+            value = own["grid"]["options"].get("domains.pandas.train.learning_rate", 1e-3)
+            for method in own["methods"]:
+                value = method["options"].get("threshold", value)
+            new, old = (
+                bits(own, "pandas", "base") - bits(own, "pandas"),
+                bits(own, "torch") - bits(own, "torch", "torch"),
+            )
+            points[value] = (new, old, of(own).average)
+            assert "| {:g} | {:.4f} | {:.4f} | {:.4f} |".format(value, *points[value]) in text
+        curves[name] = dict(sorted(points.items()))
+    full, rates, lora = curves.values()
+    thresholds = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
+    assert list(full) == list(lora) == thresholds
+    for curve in (full, lora, dict(reversed(rates.items()))):
+        falls = all(one[0] > two[0] and one[1] > two[1] for one, two in pairwise(curve.values()))
+        assert falls, "learns less and forgets less"
+
+    def shares(curve: dict[float, tuple[float, float, float]], threshold: float) -> list[float]:
+        return [100 * number / whole for number, whole in zip(curve[threshold][:2], curve[0][:2], strict=True)]
+
+    assert (
+        "at the paper's 0.7, {:.0f} % of the learning and {:.0f} % of the forgetting".format(*shares(full, 0.7))
+        in words
+    )
+    assert "at 0.99 {:.0f} % and {:.0f} %".format(*shares(full, 0.99)) in words
+    assert (
+        "at 0.7, {:.0f} % of the learning and {:.0f} % of the forgetting are left".format(*shares(lora, 0.7)) in words
+    )
+    best = {name: min(curve.items(), key=lambda point: point[1][2]) for name, curve in curves.items()}
+    assert f"best at {best['full'][0]:g}." in words
+    assert f"best at {best['lora'][0]:g}, and" in words
+    assert "at 3.5e-4 learns {:.3f} and forgets {:.3f}, MIGU at".format(*rates[3.5e-4]) in words
+    assert "MIGU at 0.8 learns {:.3f} and forgets {:.3f}.".format(*full[0.8]) in words
+    assert f"average at the end is {best['rates'][1][2]:.3f}, MIGU's {best['full'][1][2]:.3f}" in words
+    assert full[0][1] == pytest.approx(forgotten(scores("answers-results")[PLAIN])), "0 is plain training"
+    assert rates[1e-3] == pytest.approx(full[0])
 
 
 def test_numbers_about_the_analyses_stand_in_their_tables() -> None:
