@@ -130,25 +130,26 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
         )
     # Prompts and prefixes of PEFT are put before the text in every pass, so again where a pass continues from a cache.
     prompted = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
+    cache = None if prompted else cache_argument(model)
     if kind == "encoder-decoder":
-        return (_from_encoder_again if prompted else _from_encoder)(model, inputs)
-    lengthened = prompted or any(getattr(module, "lengthens_rows", False) for module in model.modules())
-    return (_on if cache_argument(model) and not lengthened else _again)(model, inputs)
+        return _from_encoder_again(model, inputs) if cache is None else _from_encoder(model, inputs, cache)
+    lengthened = any(getattr(module, "lengthens_rows", False) for module in model.modules())
+    return _again(model, inputs) if cache is None or lengthened else _on(model, inputs, cache)
 
 
-def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """Continue with a decoder and its cache; rows are padded on the left."""
+def _on(model: nn.Module, inputs: Mapping[str, Tensor], argument: str) -> Continuation:
+    """Continue with a decoder and its cache, by the name of its argument; rows are padded on the left."""
     mask = inputs["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     ids, cache = inputs["input_ids"], None
-    continued, positioned = str(cache_argument(model)), takes(model, "position_ids")
+    positioned = takes(model, "position_ids")
     while True:
         out: Any = model(
             input_ids=ids,
             attention_mask=mask,
             use_cache=True,
             logits_to_keep=1,
-            **{continued: cache},
+            **{argument: cache},
             **({"position_ids": positions} if positioned else {}),
         )
         cache = cache_in(out)
@@ -180,11 +181,11 @@ def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
         lengths = lengths + 1
 
 
-def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
+def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor], argument: str) -> Continuation:
     """Continue with an encoder-decoder: the prompt is encoded once; the decoder continues with its cache."""
     encoder: Any = model.get_encoder()  # type: ignore[operator]
     encoded, cache = encoder(**inputs), None
-    continued, start = str(cache_argument(model)), decoder_start(model)
+    start = decoder_start(model)
     ids = torch.full((len(inputs["input_ids"]), 1), start, device=inputs["input_ids"].device)
     while True:
         out: Any = model(
@@ -192,7 +193,7 @@ def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuatio
             attention_mask=inputs["attention_mask"],
             decoder_input_ids=ids,
             use_cache=True,
-            **{continued: cache},
+            **{argument: cache},
         )
         ids, cache = (yield _likely(out.logits))[:, None], cache_in(out)
 
