@@ -53,6 +53,8 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
     ours, stock = result["everlearn"], result["transformers"]
     for clock in ("tokens_per_second", "tokens_per_processor_second"):
         result[f"ratio_{clock}"] = ours[clock] / stock[clock]
+    if arguments.memory:
+        result["ratio_peak_bytes"] = ours["peak_bytes"] / stock["peak_bytes"]
     return result
 
 

@@ -120,7 +120,7 @@ def label_directions(
             stop = min(height, start + end - read)
             part = part_of(batch, start, stop)
             with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
-                loss = objective.forward(model, part).losses.sum()
+                loss = objective.forward(model, part, summed=True).losses.sum()
                 gradients = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
             for (name, total), gradient in zip(sums.items(), gradients, strict=True):
                 if gradient is not None:

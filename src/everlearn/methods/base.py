@@ -368,8 +368,8 @@ class Method:
     def trained_labels(self, stage: Stage, batch: Batch) -> Tensor | None:
         """Return which labels the objective's own loss is trained at, [B, K] bool; None for all.
 
-        Called for each micro-batch after :meth:`extra_losses`, which replaces that loss at the others. It is logged
-        there all the same, so that runs can be compared.
+        Called for each micro-batch after :meth:`views`; :meth:`extra_losses` replaces that loss at the others. It is
+        logged there all the same, so that runs can be compared.
         """
         return None
 

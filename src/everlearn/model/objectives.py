@@ -176,13 +176,17 @@ class Objective:
         """Return the number of labels per row, [B]."""
         return (batch["labels"] != IGNORE).sum(1)
 
-    def forward(self, model: nn.Module, batch: Mapping[str, Tensor], views: Sequence[View] = ()) -> Outputs:
+    def forward(
+        self, model: nn.Module, batch: Mapping[str, Tensor], views: Sequence[View] = (), summed: bool = False
+    ) -> Outputs:
         """Run one forward pass over the batch and all views.
 
         Args:
             model: the model, wrapped for distributed training or not.
             batch: a batch from :meth:`collate`, on the device of the model.
             views: extra rows; their inputs have the keys and lengths of the batch's.
+            summed: whether the losses of the batch will be summed before they are differentiated; a hint, which makes
+                this faster with a large vocabulary.
         """
         inputs, labels = self.inputs(batch), batch["labels"]
         more = [(view.inputs, view.gates) for view in views if view.inputs is not None]
@@ -194,7 +198,7 @@ class Objective:
         if any(gates is not None for _, gates in more):
             gated = row_gates(core, [(rows[0], None), *((n, g) for n, (_, g) in zip(rows[1:], more, strict=True))])
         number = itertools.count(1)
-        labelled = [Labelled(labels, batch.get("positions"))] + [
+        labelled = [Labelled(labels, batch.get("positions"), summed=summed)] + [
             Labelled(v.labels, v.positions, 0 if v.inputs is None else next(number), v.loss) for v in views
         ]
         shared = prompts_of(core, batch[PROMPT_OF]) if PROMPT_OF in batch else contextlib.nullcontext()

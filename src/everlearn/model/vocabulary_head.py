@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import MethodType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,14 +25,15 @@ from everlearn.model.cross_entropy import cross_entropy
 from everlearn.model.finding import output_embeddings
 from everlearn.model.logit_scale import check_head, hidden_scale, logit_scale, whole_head
 from everlearn.model.parameter_substitution import substituted, substituting
+from everlearn.model.summed_losses import can_sum, summed_losses
 
 LogitObserver = Callable[[Tensor, Tensor], None]
 LogitLoss = Callable[[Tensor, Tensor, slice], Tensor]
 """Function from logits [n, V] (float32, capped), their labels [n], and their place among all labels, to losses [n]."""
 IGNORE = -100
 LOGITS_PER_CHUNK = 2**26
-"""Largest number of logits held at once; larger projections are split into chunks, which the backward pass
-recomputes."""
+"""Largest number of logits held at once; larger projections are split into chunks. Their gradients are computed in the
+forward pass (:func:`summed_losses`), or the backward pass recomputes them."""
 CAPS: Mapping[str, float | None] = {"final_logit_softcapping": None, "logits_soft_cap": 2.0**60}
 """Options of a configuration that cap the logits, and the value that leaves them as they are: RecurrentGemma divides by
 its cap in any case, and a power of two divides without an error."""
@@ -69,7 +70,32 @@ def without_mixed_precision(model: nn.Module) -> nn.Module:
     return model
 
 
-AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], Tensor]
+@dataclass(frozen=True)
+class OriginalHead:
+    """The head of a model, while another function stands in place of its forward.
+
+    Attributes:
+        head: its module.
+        forward: the original forward of the head.
+        finish: what the model does to its outputs: it adds a bias, or scales them.
+    """
+
+    head: nn.Module
+    forward: Callable[[Tensor], Tensor]
+    finish: Callable[[Tensor], Tensor]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return the logits before a cap, [n, V]."""
+        return self.finish(self.forward(features))
+
+    @property
+    def width(self) -> int:
+        """Return the size of the vocabulary."""
+        rows = getattr(self.head, "out_features", None)
+        return int(rows or max(weight.shape[0] for weight in self.head.parameters()))
+
+
+AtHead = Callable[[OriginalHead, Tensor, Tensor, float | None], Tensor]
 """Function from the projection, its inputs [N, H], their labels [N] and the cap of the logits to the result."""
 
 
@@ -81,12 +107,14 @@ class Labelled(NamedTuple):
         positions: [b, K], the position at which each label is predicted; None if every position has a label.
         rows: index of the group of rows of the forward pass that the labels belong to.
         loss: function of the logits at the labels; None for cross-entropy.
+        summed: whether the losses will be summed before they are differentiated; a hint for the fastest way.
     """
 
     labels: Tensor | None
     positions: Tensor | None
     rows: int = 0
     loss: LogitLoss | None = None
+    summed: bool = False
 
 
 @contextlib.contextmanager
@@ -122,14 +150,15 @@ def at_head(
                 kept.append(hidden.flatten(0, 1))
         return (torch.cat(kept) if len(kept) > 1 else kept[0], *args[1:])
 
-    project = plain = last.forward
+    finish: Callable[[Tensor], Tensor] = _unchanged
     if owner is not None:
         # The bias that the model adds after the head must be added to the logits, not to their losses.
-        project = MethodType(lambda _, features: plain(features) + bias, last)
+        finish = partial(torch.add, bias)
         owner.final_logits_bias = bias.new_zeros(())
     if scale != 1:
         # The model scales the output of its head: divide the losses by the factor in advance.
-        project = MethodType(lambda _, features: plain(features) * scale, last)
+        finish = partial(torch.mul, other=scale)
+    project = OriginalHead(last, last.forward, finish)
     handle = first.register_forward_pre_hook(keep_labelled)
     if scale == 1:
         last.forward = lambda features: compute(project, features, labels, cap)
@@ -184,7 +213,7 @@ def apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:
             yield own.view(part.labels.shape)
 
 
-def the_features(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+def the_features(project: OriginalHead, features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
     """Return the features unchanged, [N, H]."""
     return features
 
@@ -256,20 +285,22 @@ def _with_bias(logits: Tensor, bias: Tensor | None) -> Tensor:
     return logits if bias is None else logits + bias.to(logits.device)
 
 
+def _unchanged(outputs: Tensor) -> Tensor:
+    return outputs
+
+
 def _capped(logits: Tensor, cap: float | None) -> Tensor:
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def log_probabilities(
-    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None
-) -> Tensor:
+def log_probabilities(project: OriginalHead, features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
     """Return the log-probabilities of all tokens, [N, V]; in float64, so that no two logits become one probability."""
     return torch.log_softmax(_capped(project(features).double(), cap), -1)
 
 
-def certainties(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+def certainties(project: OriginalHead, features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
     """Return the nats of each label, the nats of the most likely token and the entropy, [N, 3]; computed in chunks."""
-    rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
+    rows = max(1, LOGITS_PER_CHUNK // 4 // project.width)
     chunks = []
     for part, targets in zip(features.split(rows), labels.split(rows), strict=True):
         likely = log_probabilities(project, part, targets, cap)
@@ -279,9 +310,9 @@ def certainties(project: Callable[[Tensor], Tensor], features: Tensor, labels: T
     return torch.cat(chunks)
 
 
-def likeliest(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+def likeliest(project: OriginalHead, features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
     """Return the nats of each label, the most likely token and its nats, [N, 3] float64, computed in float32 chunks."""
-    rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
+    rows = max(1, LOGITS_PER_CHUNK // 4 // project.width)
     chunks = []
     for part, targets in zip(features.split(rows), labels.split(rows), strict=True):
         logits = _capped(project(part).float(), cap)
@@ -293,14 +324,8 @@ def likeliest(project: Callable[[Tensor], Tensor], features: Tensor, labels: Ten
     return torch.cat(chunks)
 
 
-def _width(project: Callable[[Tensor], Tensor]) -> int:
-    """Return the size of the vocabulary that the forward of a head projects to."""
-    head: Any = project.__self__  # type: ignore[attr-defined]
-    return int(getattr(head, "out_features", None) or max(weight.shape[0] for weight in head.parameters()))
-
-
 def drawn(
-    project: Callable[[Tensor], Tensor],
+    project: OriginalHead,
     features: Tensor,
     labels: Tensor,
     cap: float | None,
@@ -349,7 +374,7 @@ def observe_logits(head: nn.Module, observer: LogitObserver) -> LogitsHandle:
 
 
 def _chunked_loss(
-    project: Callable[[Tensor], Tensor],
+    project: OriginalHead,
     features: Tensor,
     labels: Tensor,
     cap: float | None,
@@ -360,21 +385,31 @@ def _chunked_loss(
     The labels of the first part are those of the batch itself, which observers see.
     """
 
-    head: nn.Module = project.__self__  # type: ignore[attr-defined]
     # Checkpointing recomputes this in the backward pass, which must see the weights that are substituted now.
-    weights = substituted(head)
+    weights = substituted(project.head)
 
     def losses(part: Tensor, targets: Tensor, own: int, loss: LogitLoss | None, at: slice) -> Tensor:
-        with substituting(head, weights):
-            logits = project(part).float()
-        for observer in _OBSERVERS.get(head, ()) if own > 0 else ():
+        with substituting(project.head, weights):
+            return of_logits(project(part).float(), targets, own, loss, at)
+
+    def of_logits(logits: Tensor, targets: Tensor, own: int, loss: LogitLoss | None, at: slice) -> Tensor:
+        for observer in _OBSERVERS.get(project.head, ()) if own > 0 else ():
             observer(logits.detach()[:own], targets[:own])
         logits = _capped(logits, cap)
         return cross_entropy(logits, targets, IGNORE) if loss is None else loss(logits, targets, at)
 
-    rows = max(1, LOGITS_PER_CHUNK // _width(project))
+    def of_the_batch(outputs: Tensor, at: slice, first: bool) -> Tensor:
+        return of_logits(project.finish(outputs).float(), labels[at], len(outputs) if first else 0, None, at)
+
+    rows = max(1, LOGITS_PER_CHUNK // project.width)
     own = 0 if parts[0].labels is None else parts[0].labels.numel()
-    pieces, start = [], 0
+    many = len(features) > rows
+    results, pieces, start = [], [], 0
+    if many and parts[0].summed and torch.is_grad_enabled() and can_sum(project.head, features):
+        # Half as many logits at once: beside them are the sums of gradients, and it is as fast.
+        at_once = max(1, rows // 2)
+        results.append(summed_losses(of_the_batch, project.head, features[:own], labels[:own] != IGNORE, at_once))
+        parts, start = parts[1:], own
     # Labels with cross-entropy share chunks, whatever rows they belong to.
     for _, several in itertools.groupby(parts, key=lambda part: part.loss and id(part)):
         group = list(several)
@@ -384,8 +419,5 @@ def _chunked_loss(
             place = slice(start + here.start, start + here.stop)
             pieces.append((features[place], labels[place], own - place.start, group[0].loss, here))
         start += count
-    if len(features) <= rows:
-        results = [losses(*piece) for piece in pieces]
-    else:
-        results = [checkpoint(losses, *piece, use_reentrant=False) for piece in pieces]
+    results += [checkpoint(losses, *piece, use_reentrant=False) if many else losses(*piece) for piece in pieces]
     return results[0] if len(results) == 1 else torch.cat(results)

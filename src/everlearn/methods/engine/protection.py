@@ -362,11 +362,13 @@ class Protection:
         """
         full_batch = self._before_forward(model, batch)
         views = [method.views(self.stage, full_batch) for method in self.methods]
-        outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
+        masks = [method.trained_labels(self.stage, full_batch) for method in self.methods]
+        trained = [mask for mask in masks if mask is not None]
+        together = [view for group in views for view in group]
+        outputs = self.stage.objective.forward(model, batch, together, summed=not trained)
         extra = self._extra_losses(full_batch, views, outputs)
-        for method in self.methods:
-            if (trained := method.trained_labels(self.stage, full_batch)) is not None:
-                outputs.losses = torch.where(trained, outputs.losses, outputs.losses.detach())
+        for mask in trained:
+            outputs.losses = torch.where(mask, outputs.losses, outputs.losses.detach())
         if outputs.router_loss is not None:
             extra[ROUTER] = outputs.router_loss
         return replace(outputs, views=[], view_losses=[]), extra

@@ -65,4 +65,4 @@ def _losses(stage: Stage, model: nn.Module, name: str, blocks: Sequence[Block]) 
         weight = processes()
         if not len(batch["labels"]):  # no rows are left for this process, which must take part nevertheless
             batch, weight = {key: value[:1] for key, value in whole.items()}, 0
-        yield objective.forward(model, batch).losses.sum() * (weight / items)
+        yield objective.forward(model, batch, summed=True).losses.sum() * (weight / items)
