@@ -525,6 +525,10 @@ def test_picture_of_numbers_and_of_names() -> None:
         "swept", Swept("threshold", "bits", [0.0, 0.5, 0.9], [family], ["MIGU"], "At the end.", 2.0, "Plain")
     )
     assert line.caption == "At the end. Bands: 95 % intervals over runs. Grey: Plain, 2.000."
+    (single,) = draw(
+        "swept", Swept("threshold", "bits", [0.0, 0.5], [[Estimate(1.0), Estimate(3.0)]], [""], "One run.")
+    )
+    assert single.caption == "One run.", "one run has no interval"
     assert "MIGU 0: 1.000, 0.9: 3.000." in line.svg
     assert "threshold" in line.svg
     (rates,) = draw("swept", Swept("learning_rate", "bits", [1e-5, 1e-4, 1e-3], [family], [""], ""))

@@ -39,6 +39,11 @@ def interval(estimate: Estimate, places: int = 3, signed: bool = False) -> str:
     return f"[{fixed(low, places, signed)}, {fixed(high, places, signed)}]"
 
 
+def marked_intervals(marks: str, estimates: Iterable[Estimate | None]) -> str:
+    """Return the sentence of a caption that says how intervals are drawn; "" if there is none, as with one run."""
+    return f" {marks}: 95 % intervals over runs." if any(each and each.interval for each in estimates) else ""
+
+
 def p_value(p: float | None, places: int = 3) -> str:
     """Write ``p = 0.012`` or ``p < 0.001``, or nothing for None."""
     if p is None:

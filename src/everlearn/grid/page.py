@@ -372,7 +372,8 @@ class GridPage:
         if not difference:
             of, unit = column.estimate, column.axis
         rows = {line.label: found for line in self.lines if (found := of(line)).value is not None}
-        return draw("dots", Dots(unit, list(rows), [list(rows.values())], f"{unit}. Lines: 95 % intervals over runs."))
+        caption = f"{unit}.{fmt.marked_intervals('Lines', rows.values())}"
+        return draw("dots", Dots(unit, list(rows), [list(rows.values())], caption))
 
 
 def status_table(states: Sequence[State]) -> Table:

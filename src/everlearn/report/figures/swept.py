@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,13 +51,13 @@ def swept(found: Swept) -> Iterator[Plate]:
     names = [value for value in found.values if isinstance(value, str)]
     if names:
         runs = [[each or Estimate() for each in family] for family in found.families]
-        caption = f"{found.caption} Lines: 95 % intervals over runs."
+        caption = found.caption + fmt.marked_intervals("Lines", itertools.chain(*found.families))
         yield from dots(Dots(found.unit, names, runs, caption, found.labels, found.zero))
         return
     numbers = [float(value) for value in found.values]
     apart = numbers[0] > 0 and numbers[-1] >= _DECADES * numbers[0]
     places = list(range(len(numbers))) if apart else numbers
-    lines, caption = [], f"{found.caption} Bands: 95 % intervals over runs."
+    lines, caption = [], found.caption + fmt.marked_intervals("Bands", itertools.chain(*found.families))
     for series, (label, family) in enumerate(zip(found.labels, found.families, strict=True)):
         known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
         if known:
