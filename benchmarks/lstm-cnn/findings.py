@@ -1,4 +1,4 @@
-"""What the cells of `run.py` say about the study's findings. Nothing here trains."""
+"""What the cells of `everlearn bench lstm-cnn` say about the study's findings. Nothing here trains."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everlearn.comparison.runs import Run
 from everlearn.evaluation import Column, summarise
 from everlearn.evaluation.metrics import STANDARDISED
 from everlearn_bench.claims.crossed_effects import CrossedMean, mean_of_these
 from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, OPEN, RUNS, Verdict
+from everlearn_bench.suites import find_suite
 
 Cell = Mapping[str, Any]
 NUMBERS = ("share_forgotten", "share_forgotten_per_step", "share_forgotten_clipped", "share_forgotten_clipped_per_step")
@@ -38,6 +40,21 @@ FINDINGS = {
     "Frozen embeddings forget less": Comparison({"embeddings": "frozen"}, TUNED),
 }
 """What the study says, each with what is compared for it."""
+
+
+def cell_of(run: Run) -> Cell:
+    """What is judged of a cell: what it is, its tasks, how often their most frequent labels are right, accuracies."""
+    scores, tasks = run.matrices["accuracy"].scores, run.domains
+    names = {number: name for name, number in find_suite("lstm-cnn").order_names.items()}
+    return {
+        "base": run.grid.row.removesuffix("-frozen"),
+        "embeddings": "frozen" if run.grid.row.endswith("-frozen") else "tuned",
+        "order": names[run.grid.order or 0],
+        "seed": run.grid.seed,
+        "tasks": list(tasks),
+        "often": [max(run.grid.shares[task]) for task in tasks],
+        "accuracy": [[scores[row, task].value for task in tasks[:row]] for row in range(1, len(tasks) + 1)],
+    }
 
 
 def standardised(cell: Cell, tasks: Mapping[str, Mapping[str, float]]) -> np.ndarray:

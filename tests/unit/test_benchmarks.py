@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import importlib.util
 import json
@@ -155,87 +154,25 @@ def test_a_finding_needs_both_conventions(findings: ModuleType) -> None:
 def test_the_page_says_what_was_found_and_what_was_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     page = script("page", monkeypatch)
     cells = [cell(base, seed, left) for base, left in (("cnn-max", 0.75), ("lstm", 0.6)) for seed in (1, 2, 3)]
-    settings = {"tasks": TASKS, "training": {"epochs": 3}, "cells": [{"bases": ["cnn-max", "lstm", "gru"]}]}
-    said = page.page(cells, settings)
+    said = page.page(cells, TASKS)
     line = next(line for line in said.splitlines() if line.startswith("| A CNN forgets less than an LSTM"))
     assert "−0.25" in line.replace("-", "−")
     assert line.endswith("| **holds here** |")
     assert "| lstm | tuned | hard-last | 80 → 70 → 60 | 80 → 70 | 80 |" in said
     assert "Every cell learnt every task" in said
-    assert "6 of 9 cells" in said
+    assert "6 cells" in said
     cells.append(cell(seed=4, often=[0.79, 0.5, 0.5]))
-    assert "lstm, tuned, hard-last, seed 4: a." in page.page(cells, settings)
+    assert "lstm, tuned, hard-last, seed 4: a." in page.page(cells, TASKS)
 
 
-def test_cells_are_those_of_the_settings() -> None:
-    """What is committed belongs to what settings.yaml asks for."""
-    settings = yaml.safe_load((FOLDER / "settings.yaml").read_text())
-    asked = {(part["embeddings"], part["order"]): part["bases"] for part in settings["cells"]}
-    cells = find_cells(FOLDER / "results")
-    assert len(cells) == 27
-    for found in (cell.value for cell in cells.values()):
-        assert found["base"] in asked[found["embeddings"], found["order"]]
-        assert found["tasks"] == settings["orders"][found["order"]]
-        assert [len(row) for row in found["accuracy"]] == [1, 2, 3]
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> list[str]:
-    """The script's arguments, for two tasks that depend on one word."""
-    for task in ("a", "b"):
-        for part, count in (("train", 16), ("test", 8)):
-            rows = [{"text": f"{text} {'xy'[i % 2]}", "label": "xy"[i % 2]} for i, text in enumerate(tiny.texts(count))]
-            place = tmp_path / "tasks" / task / f"{part}.jsonl.gz"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-    tiny.tokenizer().save_pretrained(tmp_path / "words")
-    tiny.model("llama").save_pretrained(tmp_path / "words")
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
-    settings = {
-        "words": "words",
-        "bases": {name: {"model_type": f"everlearn-{name}", **sizes} for name in ("lstm", "cnn")},
-        "orders": {"hard-last": ["a", "b"]},
-        "cells": [{"embeddings": kind, "order": "hard-last", "bases": ["lstm", "cnn"]} for kind in ("frozen", "tuned")],
-        "tasks": {name: TASKS[name] for name in "ab"},
-        "training": {"epochs": 1, "batch_size": 8, "max_length": 16, "learning_rate": 1e-3},
-    }
-    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(settings))
-    own = {"--settings": "settings.yaml", "--results": "results", "--to": "page.md"}
-    return [str(tmp_path), "--seeds", "1", *(str(word) for key, name in own.items() for word in (key, tmp_path / name))]
-
-
-def test_a_small_stream(small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, seen = script("run", monkeypatch), []
-    asked = run.answers
-
-    def look(classifier: Any, *rest: Any) -> Any:
-        seen.append({key: value.clone() for key, value in classifier.state_dict().items()})
-        return asked(classifier, *rest)
-
-    monkeypatch.setattr(run, "answers", look)
-    monkeypatch.setattr(sys, "argv", ["run.py", *small])
-    run.main()
-    assert len(list((tmp_path / "results").glob("*.json"))) == 4
-    assert "not measured yet" in (tmp_path / "page.md").read_text()
-    first, again, second = seen[:3]  # of the LSTM with frozen embeddings: a; then a and b
-    assert torch.equal(first["score.weight"], again["score.weight"]), "a head waits for its task to be asked again"
-    assert not torch.equal(again["score.weight"], second["score.weight"])
-    body = [name for name in first if name.startswith("model.")]
-    assert all(torch.equal(again[name], second[name]) for name in body), "on the body as it is now"
-    embeddings = "model.embed_tokens.weight"
-    assert any(not torch.equal(first[name], again[name]) for name in body)
-    assert torch.equal(first[embeddings], again[embeddings])
-    tuned = seen[6:8]
-    assert not torch.equal(tuned[0][embeddings], tuned[1][embeddings])
-
-    monkeypatch.setattr(run, "measure", lambda *_: pytest.fail("a cell that is there is not made again"))
-    run.main()
-
-
-def test_components_keep_distances(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)) @ torch.eye(3, 8)
-    found = script("run", monkeypatch).components(words, 3)
-    assert torch.allclose(torch.cdist(found, found), torch.cdist(words, words), atol=1e-4)
+def test_the_page_is_that_of_the_committed_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = script("page", monkeypatch)
+    written: dict[Path, str] = {}
+    monkeypatch.setattr(page.files, "write_text", written.__setitem__)
+    page.main()
+    ((place, said),) = written.items()
+    assert place.name == "lstm-cnn.md"
+    assert said == place.read_text(encoding="utf-8")
 
 
 ROWS = {

@@ -122,7 +122,8 @@ def entry_of(name: str, template: GridTemplate) -> RowSpec:
     """Return the row of one of our own names, or of one of a template's systems."""
     if (system := template.systems.get(name)) is not None:
         methods = tuple(dict(each) for each in system.methods)
-        return RowSpec(name, system.title, system.paper, arrangements.stream, methods, changes=system.changes)
+        make, own = system.make or arrangements.stream, system.make is None
+        return RowSpec(name, system.title, system.paper, make, methods, needs_base=own, changes=system.changes)
     if name in ARRANGEMENTS:
         return ARRANGEMENTS[name]
     method = build(name)

@@ -118,14 +118,19 @@ class RunFactory:
 
     def finish(self, job: Job, recipe: Recipe) -> ContinualLearner:
         """Run a recipe to its end and return its learner."""
-        learner = self._learner(recipe)
+        learner = self.begun(recipe)
         results = learner.folder.results_file
         if not results.is_file() or Results.load(results).status != "finished":
             self.share_base(job, learner.folder)
             learner.resume()
         return learner
 
-    def _learner(self, recipe: Recipe) -> ContinualLearner:
+    def begun(self, recipe: Recipe) -> ContinualLearner:
+        """Return the learner of a recipe, whose folder exists from here on.
+
+        Raises:
+            RunError: the folder holds a run of other settings.
+        """
         folder = RunFolder(recipe.folder())
         if folder.recipe_file.is_file():
             mine, wanted = (each.model_dump(exclude={"run": {"folder", "notes"}}) for each in (folder.recipe(), recipe))
@@ -158,7 +163,7 @@ class RunFactory:
             self.reporter.cell = "base"
             with self.waiting_for(place, "measures the base model"):
                 files.remove_leftovers(place)
-                learner = self._learner(self.recipe(self.plain(job.base_changes), place / "run"))
+                learner = self.begun(self.recipe(self.plain(job.base_changes), place / "run"))
                 learner.scorer().score(0)
                 self._bases[place] = learner.folder
         return self._bases[place]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,8 @@ class System:
         paper: URL, or "".
         changes: dotted keys of the recipe that differ from the other rows.
         wants: keys that the settings must set for this row (`rows`); without them it would equal another row.
+        make: measures a cell of this row (:attr:`everlearn.grid.rows.RowSpec.make`) without scores of the base model;
+            None if the methods learn the stream.
     """
 
     title: str
@@ -47,6 +49,7 @@ class System:
     paper: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
     wants: tuple[str, ...] = ()
+    make: Callable[..., Any] | None = None
 
 
 class GridTemplate:

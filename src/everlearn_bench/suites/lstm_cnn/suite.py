@@ -1,0 +1,75 @@
+"""The suite `lstm-cnn` for grids and pages."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from everlearn.grid.template import System
+from everlearn.methods.sequential import PLAIN
+from everlearn_bench.suites import cache as made
+from everlearn_bench.suites.base import Suite, register_suite
+from everlearn_bench.suites.lstm_cnn.learning import Body, learn_tasks
+
+VARIABLE = "EVERLEARN_LSTM_CNN"
+HOW = (
+    f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with `tasks/NAME/{{train,test}}.jsonl.gz` of subj, "
+    "trec, sst2 and agnews, rows of `text` and `label`."
+)
+PARTS = ("train", "test")
+_SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {"model_type": "everlearn-lstm", **_SMALL, "intermediate_size": 64, "pooling": "last"}),
+    "cnn-max": ("CNN, max-pooling", {"model_type": "everlearn-cnn", **_SMALL, "pooling": "max"}),
+    "cnn-mean": ("CNN, mean-pooling", {"model_type": "everlearn-cnn", **_SMALL, "pooling": "mean"}),
+    "cnn-last": ("CNN without pooling", {"model_type": "everlearn-cnn", **_SMALL, "pooling": "last"}),
+    "transformer": (
+        "Transformer",
+        {"model_type": "llama", **_SMALL, "num_attention_heads": 4, "num_key_value_heads": 4}
+        | {"max_position_embeddings": 128},
+    ),
+}
+"""Row → title and shape of its body: 35,000 to 37,000 parameters without the embeddings."""
+FROZEN = ("lstm", "cnn-max")
+"""Rows that there are with frozen embeddings too, under `<row>-frozen`."""
+
+
+def _system(title: str, body: Body) -> System:
+    return System(title, ({"name": PLAIN},), "https://aclanthology.org/U19-1011", make=partial(learn_tasks, body))
+
+
+SYSTEMS = {name: _system(title, Body(shape, frozen=False)) for name, (title, shape) in BODIES.items()} | {
+    f"{name}-frozen": _system(f"{BODIES[name][0]}, frozen embeddings", Body(BODIES[name][1], frozen=True))
+    for name in FROZEN
+}
+
+
+@register_suite
+class LstmCnn(Suite):
+    """Tasks of the study (Arora, Rahimi and Baldwin, ALTA 2019), of which sst2 is the hard one.
+
+    SST-2 stands for its SST-5, and agnews for its CoLA.
+    """
+
+    name = "lstm-cnn"
+    orders = {  # noqa: RUF012 - see Suite
+        0: ("subj", "trec", "sst2"),
+        1: ("sst2", "trec", "subj"),
+        2: ("subj", "agnews", "trec", "sst2"),
+        3: ("sst2", "trec", "agnews", "subj"),
+    }
+    order_names = {"hard-last": 0, "hard-first": 1, "four-hard-last": 2, "four-hard-first": 3}  # noqa: RUF012
+    systems = SYSTEMS
+    groups = {"all": tuple(SYSTEMS), "bodies": tuple(BODIES)}  # noqa: RUF012
+    metrics = ("accuracy",)
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """Every task, so that cells of all orders are of one table."""
+        return self.domains
+
+    def locate(self, inside: str) -> Path:
+        """Return the file of a part of a task."""
+        self.check_address(inside, (f"{task}/{part}.jsonl.gz" for task in self.domains for part in PARTS))
+        return made.data_folder(self.name, VARIABLE, HOW, self.data) / "tasks" / inside
