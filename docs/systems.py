@@ -285,8 +285,8 @@ STUDIES = [
         "M2D2 study: super-domains swapped",
         "everlearn bench m2d2 --methods sequential --orders swapped",
         "tests/unit/test_m2d2.py",
-        [],
-        "a grid of the swapped order takes as long as one of the similar order, and was not run",
+        ["m2d2.md"],
+        "at a twentieth of the text, one seed",
     ),
     System(
         "M2D2 study: domains of one size",
@@ -306,8 +306,8 @@ STUDIES = [
         "M2D2 study: masked model",
         "everlearn bench m2d2 --methods sequential --model benchmarks/bases/english-encoder objective=masked",
         "tests/unit/test_m2d2.py",
-        [],
-        "not run",
+        ["m2d2.md"],
+        "at a twentieth of the text, one seed",
     ),
     System(
         "Scenarios A → B, A → A + B, A + B",

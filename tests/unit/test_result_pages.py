@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -18,7 +18,7 @@ import pytest
 
 import data_shapes_page
 from everlearn.evaluation import METRICS, Cell, percentiles, resample
-from everlearn.grid.archive import find_cells
+from everlearn.grid.archive import KeptCell, find_cells
 from everlearn.merging import MERGE_METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -303,6 +303,46 @@ def test_what_rounding_a_stage_costs_is_as_measured() -> None:
     assert found["learning_rate"] == 5e-5
     assert f"{rounded['german'] - kept['german']:.4f} bits" in page
     assert abs(rounded["general"] - kept["general"]) < 5e-5
+
+
+# -- M2D2 at a twentieth of the text -----------------------------------------------------------------------------------
+
+
+def shown_of(cell: dict[str, Any]) -> list[str]:
+    """Return the numbers of a row of the table, from the cell's matrix alone."""
+    domains, last = cell["domains"], cell["domains"][-1]
+
+    forward = [fmean(bits(cell, c, "base") - bits(cell, c, r) for r in domains[:i]) for i, c in enumerate(domains) if i]
+    changes = (
+        fmean(bits(cell, c, "base") - bits(cell, c, c) for c in domains),
+        fmean(bits(cell, c, last) - bits(cell, c, c) for c in domains[:-1]),
+        fmean(bits(cell, c, "base") - bits(cell, c, last) for c in domains),
+        fmean(forward),
+        bits(cell, GENERAL, last) - bits(cell, GENERAL, "base"),
+    )
+    return [f"{fmean(bits(cell, c, 'base') for c in domains):.3f}", *(f"{x:+.3f}".replace("-", "−") for x in changes)]
+
+
+def test_the_cells_of_m2d2_at_a_twentieth_are_rows_and_sentences_of_the_page() -> None:
+    text = (ROOT / "docs/results/m2d2.md").read_text(encoding="utf-8").partition("## At a twentieth of the text")[2]
+    said, _, table = text.partition("\n### ")
+    words = " ".join(said.split())
+    causal = {cell.value["grid"]["order"]: shown_of(cell.value) for cell in cells_of_m2d2("causal")}
+    (masked,) = (shown_of(cell.value) for cell in cells_of_m2d2("masked"))
+    titles = {0: "similar order", 1: "super-domains swapped", 11: "random order"}
+    rows = {titles[order]: row for order, row in causal.items()} | {"masked, similar order": masked}
+    assert [f"| {title} | {' | '.join(row)} |" for title, row in rows.items()] == table.splitlines()[4:-2]
+    similar, swapped, random = ([each.lstrip("+−") for each in causal[order]] for order in titles)
+    assert f"({swapped[1]} instead of {similar[1]})" in words
+    assert f"({swapped[2]} instead of {similar[2]})" in words
+    assert f"has gained {swapped[3]} instead of {similar[3]}" in words
+    assert f"a domain has gained {swapped[4]}, and lost {similar[4]} in the similar order" in words
+    assert f"{random[1]} is learnt, {random[2]} forgotten. It loses least of general text ({random[5]})" in words
+    assert f"learns {masked[1][1:]} and forgets {masked[2][1:]}" in words
+
+
+def cells_of_m2d2(folder: str) -> Iterable[KeptCell]:
+    return find_cells(ROOT / "benchmarks/m2d2/tiny-results" / folder).values()
 
 
 # -- BIG-bench between super-domains ----------------------------------------------------------------------------------
