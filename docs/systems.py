@@ -144,8 +144,7 @@ METHOD_RESULTS = {
 REMARKS: Mapping[str, str] = {
     "adapter_cl": "in six-domains it chose once for each test set",
     **dict.fromkeys(("dap_prompt", "bcl", "classic", "cpt", "hat_all", "hat_adapter", "dga"), "one seed"),
-    "das_released": "begun in small-rows and stopped: more rows of importance than a small row has of training; with "
-    "as many, the grid was refused for the sake of `das`, whose proxy needs dropout",
+    "das_released": "with importance on 192 rows, as many as a domain has; plain training learns nothing there",
     "ewc_released": "with importance on 192 rows, as many as a domain has, and not on 10,000",
     "recadam_released": "refused in small-rows, whose learning rate is 50 times the one that its γ is for",
     "selective_init": "plain training to the last digit: it chose the latest model",
