@@ -6,15 +6,15 @@ Models of three kinds, 4 to 7 M parameters each, on rows of several lengths, all
 training (vocabulary projected at labels only):
 
     forward and backward   the gradient of the batch's mean loss, as a training step computes it; no optimizer
-    one pass               `everlearn.importance.fisher` on the whole batch
+    one pass               `everlearn.importance.gradient_moment` on the whole batch
     sample by sample       the same squares with a forward and a backward pass for each row, as it was done before
     vmap                   `torch.func.vmap(grad)`, PyTorch's own per-sample gradients, with the full projection and
                            stock cross-entropy because our in-place loss cannot be batched; encoder only
 
-They run in turns; reported are medians of processor time, which hardly feels other processes. The trial that `fisher`
-makes on the first two rows of a measurement is timed apart: it is paid once, however many batches follow. Peak memory
-is what lives at once over what was there before, the result (4 bytes a parameter) included, counted in a turn of its
-own. The largest relative difference to the loop, over parameters, is in the last column.
+They run in turns; reported are medians of processor time, which hardly feels other processes. The trial that
+`gradient_moment` makes on the first two rows of a measurement is timed apart: it is paid once, however many batches
+follow. Peak memory is what lives at once over what was there before, the result (4 bytes a parameter) included, counted
+in a turn of its own. The largest relative difference to the loop, over parameters, is in the last column.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 import harness
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
-from everlearn.importance import fisher
+from everlearn.importance import gradient_moment
 from everlearn.importance.gradient_moments import BatchedSums, part_of, rows_of
 from everlearn.model.loading import check_complete
 from everlearn.model.objectives import IGNORE, Objective, make_objective
@@ -129,7 +129,7 @@ def compare(kind: str, rows: int, length: int, turns: int) -> dict[str, Any]:
             if turn:  # the first turn warms up
                 times[name].append(time.process_time() - start)
     start = time.process_time()
-    fisher(model, [batch], loss)
+    gradient_moment(model, [batch], loss)
     whole = time.process_time() - start
     medians = {name: statistics.median(each) for name, each in times.items()}
     exact = found[LOOP]

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 import stages
 import tiny
 from everlearn.errors import MethodError, ModelError
-from everlearn.importance import fisher
+from everlearn.importance import gradient_moment
 from everlearn.methods import build
 from everlearn.methods.engine.protection import check_methods
 from everlearn.model.anatomy import Anatomy, anatomy, head_path, kind_of, register_architecture
@@ -565,7 +565,7 @@ def test_fisher_is_that_of_single_samples(name):
     model = make_of_without_attention(name)
     objective = make_objective("causal", model, tiny.tokenizer())
     batch = objective.collate(stages.blocks(3, objective="causal"), range(3))
-    found = fisher(model, [batch], objective.per_sample_loss)
+    found = gradient_moment(model, [batch], objective.per_sample_loss)
     expected = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
     for row in range(3):
         model.zero_grad()

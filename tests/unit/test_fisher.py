@@ -18,7 +18,6 @@ from everlearn.importance import (
     Diagonal,
     Kronecker,
     TrainingFisher,
-    fisher,
     gradient_moment,
     kronecker_fisher,
     labels_of_the_model,
@@ -84,7 +83,7 @@ def test_one_pass_is_the_loop_over_samples(name: str, tied: bool) -> None:
     batches = list(stage.batches(8))
     assert [rows_of(batch) for batch in batches] == [5, 3]
     assert not batched_alone(model, batches[0], stage.objective.per_sample_loss)
-    found = fisher(model, batches, stage.objective.per_sample_loss)
+    found = gradient_moment(model, batches, stage.objective.per_sample_loss)
     assert_same(found, loop(model, batches, stage.objective.per_sample_loss))
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -101,7 +100,7 @@ def test_padding_isolated_and_plain_rows(name: str, isolate: bool) -> None:
     batch["labels"][2] = -100
     loss = stage.objective.per_sample_loss
     assert not batched_alone(model, batch, loss)
-    assert_same(fisher(model, [batch], loss), loop(model, [batch], loss))
+    assert_same(gradient_moment(model, [batch], loss), loop(model, [batch], loss))
 
 
 def test_the_heads_projection_in_chunks_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +112,7 @@ def test_the_heads_projection_in_chunks_is_still_exact(monkeypatch: pytest.Monke
     expected = loop(model, batches, loss)
     for rows in (50, 48, 17):  # of 24 labels each: two samples, exactly two, less than one
         monkeypatch.setattr("everlearn.model.vocabulary_head.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
-        assert_same(fisher(model, batches, loss), expected)
+        assert_same(gradient_moment(model, batches, loss), expected)
 
 
 def test_where_gradients_are_checkpointed_samples_go_one_by_one() -> None:
@@ -121,17 +120,19 @@ def test_where_gradients_are_checkpointed_samples_go_one_by_one() -> None:
     model = spread(tiny.model("gpt2")).train()
     stage = stages.stage(model, 1, "causal")
     batches = list(stage.batches(4))
-    expected = {name: value.double() for name, value in fisher(model, batches, stage.objective.per_sample_loss).items()}
+    expected = {
+        name: value.double() for name, value in gradient_moment(model, batches, stage.objective.per_sample_loss).items()
+    }
     model.activation_checkpointing_enable({"use_reentrant": False})
     assert batched_alone(model, batches[0], stage.objective.per_sample_loss) == expected.keys()
-    assert_same(fisher(model, batches, stage.objective.per_sample_loss), expected)
+    assert_same(gradient_moment(model, batches, stage.objective.per_sample_loss), expected)
 
 
 def test_bfloat16_weights_have_float32_squares() -> None:
     model = spread(tiny.model("llama"), torch.bfloat16)
     stage = stages.stage(model, 1, "causal")
     batches = list(stage.batches(4))
-    found = fisher(model, batches, stage.objective.per_sample_loss)
+    found = gradient_moment(model, batches, stage.objective.per_sample_loss)
     assert not batched_alone(model, batches[0], stage.objective.per_sample_loss)
     assert {value.dtype for value in found.values()} == {torch.float32}
     assert_same(found, loop(model, batches, stage.objective.per_sample_loss), tolerance=0.1)
@@ -168,9 +169,13 @@ def test_gradients_of_16_bits_are_squared_in_32(dtype: torch.dtype, size: float)
     for half in halves:
         steps.add(of_mean(half), rows=2)
     for found, batches, tolerance in (
-        (fisher(model, [{"x": index}], loss), samples, 1e-2),  # of 16-bit factors, which autograd rounds once more
-        (fisher(model, samples, loss), samples, 1e-6),
-        (fisher(model, halves, loss, batch_means=True), halves, 1e-6),
+        (
+            gradient_moment(model, [{"x": index}], loss),
+            samples,
+            1e-2,
+        ),  # of 16-bit factors, which autograd rounds once more
+        (gradient_moment(model, samples, loss), samples, 1e-6),
+        (gradient_moment(model, halves, loss, batch_means=True), halves, 1e-6),
         (steps.result(), halves, 1e-6),
     ):
         for name, value in found.items():
@@ -186,7 +191,7 @@ def test_some_parameters_with_others_frozen() -> None:
     expected = loop(model, batches, stage.objective.per_sample_loss)
     names = ["lm_head.bias", "roberta.encoder.layer.0.output.dense.bias", "roberta.encoder.layer.1.output.dense.weight"]
     model.get_input_embeddings().weight.requires_grad_(False)
-    found = fisher(model, batches, stage.objective.per_sample_loss, names=names)
+    found = gradient_moment(model, batches, stage.objective.per_sample_loss, names=names)
     assert_same(found, {name: expected[name] for name in names})
 
 
@@ -265,7 +270,7 @@ def test_every_kind_of_use_is_known() -> None:
     torch.manual_seed(0)
     model, batches = Small(nn.Linear(4, 4)).double(), [small_batch(4), small_batch(3)]
     assert not batched_alone(model, batches[0], small_loss)
-    assert_same(fisher(model, batches, small_loss), loop(model, batches, small_loss))
+    assert_same(gradient_moment(model, batches, small_loss), loop(model, batches, small_loss))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +285,7 @@ def test_what_is_not_known_is_measured_sample_by_sample(last: type[nn.Module], a
     torch.manual_seed(0)
     model, batches = Small(last()).double(), [small_batch(5)]
     assert batched_alone(model, batches[0], small_loss) == alone
-    assert_same(fisher(model, batches, small_loss), loop(model, batches, small_loss))
+    assert_same(gradient_moment(model, batches, small_loss), loop(model, batches, small_loss))
 
 
 def test_in_16_bits_what_is_not_known_is_still_found_out() -> None:
@@ -303,14 +308,14 @@ def test_rows_that_are_not_whole_samples_are_measured_sample_by_sample() -> None
 
     torch.manual_seed(0)
     model, batches = Small(Some(4, 4)).double(), [small_batch(5)]
-    assert_same(fisher(model, batches, small_loss), loop(model, batches, small_loss))
+    assert_same(gradient_moment(model, batches, small_loss), loop(model, batches, small_loss))
 
 
 def test_dropout_is_drawn_as_training_draws_it_and_the_try_leaves_the_mode_alone() -> None:
     model = tiny.model("roberta", dropout=0.3).train()
     stage = stages.stage(model, 1)
     torch.manual_seed(0)
-    first, second = (fisher(model, stage.batches(4), stage.objective.per_sample_loss) for _ in range(2))
+    first, second = (gradient_moment(model, stage.batches(4), stage.objective.per_sample_loss) for _ in range(2))
     assert model.training
     assert any(not torch.equal(first[name], second[name]) for name in first)
 
@@ -379,7 +384,7 @@ def test_where_the_model_is_calibrated_the_empirical_fisher_is_the_true_one() ->
     true = torch.einsum("nk,ni->ki", p * (1 - p), data["x"].double().square()) / len(p)
     size = 16
     batches = [part_of(data, start, start + size) for start in range(0, len(p), size)]
-    found = fisher(model, batches, negative_log_likelihood)["inner.weight"].double()
+    found = gradient_moment(model, batches, negative_log_likelihood)["inner.weight"].double()
     assert float((found - true).norm() / true.norm()) < 0.1
 
     means = torch.zeros_like(true)
@@ -387,11 +392,11 @@ def test_where_the_model_is_calibrated_the_empirical_fisher_is_the_true_one() ->
         (gradient,) = torch.autograd.grad(negative_log_likelihood(model, batch).mean(), list(model.parameters()))
         means += gradient.double().square() / len(batches)
     assert size / 1.3 < float(true.sum() / means.sum()) < size * 1.3
-    scaled = fisher(model, batches, negative_log_likelihood, batch_means=True)["inner.weight"].double()
+    scaled = gradient_moment(model, batches, negative_log_likelihood, batch_means=True)["inner.weight"].double()
     torch.testing.assert_close(scaled, size * means, rtol=1e-4, atol=0)
 
     label = probabilities.gather(1, data["labels"][:, None])[:, 0]
-    weighted = fisher(
+    weighted = gradient_moment(
         model,
         [{**data, "p": label}],
         lambda model, batch: batch["p"].sqrt() * negative_log_likelihood(model, batch),
@@ -445,7 +450,7 @@ def test_the_true_fisher_of_a_masked_model_is_its_expectation() -> None:
     expected = (p * (1 - p)).mean(0)
     copies = {name: value.repeat(400, *[1] * (value.dim() - 1)) for name, value in batch.items()}
     drawn = labels_of_the_model(model, [copies], stage.objective, 0)
-    found = fisher(model, drawn, stage.objective.per_sample_loss, names=["lm_head.bias"])["lm_head.bias"]
+    found = gradient_moment(model, drawn, stage.objective.per_sample_loss, names=["lm_head.bias"])["lm_head.bias"]
     assert float((found - expected).norm() / expected.norm()) < 0.15
 
 
@@ -476,7 +481,7 @@ def test_fisher_from_training_approaches_the_fisher_where_the_mean_gradient_is_z
         loss = negative_log_likelihood(model, part_of(data, start, start + 16)).mean()
         (gradient,) = torch.autograd.grad(loss, list(model.parameters()))
         seen.add({"inner.weight": gradient}, 16)
-    expected = fisher(model, [data], negative_log_likelihood)["inner.weight"]
+    expected = gradient_moment(model, [data], negative_log_likelihood)["inner.weight"]
     assert float((seen.result()["inner.weight"] - expected).norm() / expected.norm()) < 0.15
 
 

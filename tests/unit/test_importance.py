@@ -14,8 +14,8 @@ import tiny
 from everlearn.errors import MethodError
 from everlearn.importance import (
     OutputMagnitude,
-    fisher,
     general_importance,
+    gradient_moment,
     proxy_kl_per_sample,
     unit_importance,
 )
@@ -275,7 +275,7 @@ def test_importance_leaves_the_model_as_it_was():
     with torch.no_grad():
         unit_importance(model, [batch], per_sample_loss)
         general_importance(model, [batch], Hidden())
-        fisher(model, [batch], per_sample_loss, names=["lm_head.bias"])
+        gradient_moment(model, [batch], per_sample_loss, names=["lm_head.bias"])
     for name, parameter in model.named_parameters():
         value, required, gradient = before[name]
         assert torch.equal(parameter, value)
@@ -305,12 +305,12 @@ def test_no_data_and_overflow_are_errors():
     with pytest.raises(MethodError, match="no batch"):
         unit_importance(model, [], per_sample_loss)
     with pytest.raises(MethodError, match="no batch"):
-        fisher(model, [], per_sample_loss)
+        gradient_moment(model, [], per_sample_loss)
     broken = [batch_for(model)]
     with pytest.raises(MethodError, match="not finite"):
         unit_importance(model, broken, lambda m, b: per_sample_loss(m, b) * float("inf"))
     with pytest.raises(MethodError, match="not finite"):
-        fisher(model, broken, lambda m, b: per_sample_loss(m, b) * float("inf"))
+        gradient_moment(model, broken, lambda m, b: per_sample_loss(m, b) * float("inf"))
 
 
 def test_released_reduce_counts_early_batches_most():
@@ -418,7 +418,9 @@ def test_fisher_equals_the_float64_loop(name):
     frozen = next(iter(model.parameters()))
     frozen.requires_grad_(False)
     batch = batch_for(model, rows=4)
-    found = fisher(model, [{n: t[:3] for n, t in batch.items()}, {n: t[3:] for n, t in batch.items()}], per_sample_loss)
+    found = gradient_moment(
+        model, [{n: t[:3] for n, t in batch.items()}, {n: t[3:] for n, t in batch.items()}], per_sample_loss
+    )
     twin = copy.deepcopy(model).double()
     expected = {n: torch.zeros_like(p) for n, p in twin.named_parameters() if p.requires_grad}
     for row in range(4):
@@ -437,9 +439,9 @@ def test_fisher_equals_the_float64_loop(name):
 def test_fisher_of_chosen_parameters():
     model = tiny.model("roberta")
     batch = batch_for(model)
-    assert list(fisher(model, [batch], per_sample_loss, names=["lm_head.bias"])) == ["lm_head.bias"]
+    assert list(gradient_moment(model, [batch], per_sample_loss, names=["lm_head.bias"])) == ["lm_head.bias"]
     with pytest.raises(MethodError, match=r"no trainable parameter 'lm_head\.bia'.*'lm_head\.bias'"):
-        fisher(model, [batch], per_sample_loss, names=["lm_head.bia"])
+        gradient_moment(model, [batch], per_sample_loss, names=["lm_head.bia"])
 
 
 # -- magnitude ---------------------------------------------------------------------------------------------------

@@ -87,9 +87,6 @@ def test_annealing() -> None:
     assert [annealed(b, 5, 400.0) for b in range(5)] == pytest.approx(
         [1 / 400 + (400 - 1 / 400) * b / 4 for b in range(5)]
     )
-    twice = [annealed(b, 7, 400.0, cycles=2) for b in range(7)]
-    assert twice[:3] == pytest.approx(twice[3:6])
-    assert twice[2] == twice[6] == 400.0
     assert annealed(0, 1, 400.0) == 1 / 400
 
 

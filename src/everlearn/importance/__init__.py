@@ -2,7 +2,7 @@
 
 from everlearn.importance.curvature import label_directions, label_fisher, labels_of_the_model
 from everlearn.importance.fisher_forms import Diagonal, Importance, Kronecker, kronecker_fisher
-from everlearn.importance.gradient_moments import fisher, gradient_moment
+from everlearn.importance.gradient_moments import gradient_moment
 from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.importance.normalisation import accumulate, normalise
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample
@@ -16,7 +16,6 @@ __all__ = [
     "OutputMagnitude",
     "TrainingFisher",
     "accumulate",
-    "fisher",
     "general_importance",
     "gradient_moment",
     "kronecker_fisher",

@@ -20,7 +20,7 @@ from everlearn.seeding import seed_for
 def labels_of_the_model(
     model: nn.Module, batches: Iterable[Batch], objective: Objective, *seed: object
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the batches with labels sampled from the predictions of the model, for :func:`fisher`.
+    """Yield the batches with labels sampled from the predictions of the model, for :func:`gradient_moment`.
 
     The true Fisher information is E_x E_{y ~ p(·|x)} [(∂ log p(y|x)/∂θ)²], estimated with one sample of y for every
     text x of the data. Each label is sampled given the text of the data: the tokens before it (causal), around it
@@ -58,8 +58,8 @@ def label_fisher(
     where the predictions of the model are right (arXiv 1412.1193), so a step Δ from there costs ½ Σ_i F_i Δ_i² nats per
     label, in the diagonal approximation.
 
-    :func:`everlearn.importance.fisher` of the *mean* loss of a row, which EWC uses, is T times smaller for rows of T
-    labels; with λ = T a label of old text has the same weight as one of new text.
+    :func:`gradient_moment` of the *mean* loss of a row, which EWC uses, is T times smaller for rows of T labels; with
+    λ = T a label of old text has the same weight as one of new text.
 
     Arguments, result and errors are those of :func:`gradient_moment` and :func:`labels_of_the_model`.
     """

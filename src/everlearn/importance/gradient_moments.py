@@ -36,7 +36,16 @@ def gradient_moment(
     batch_means: bool = False,
     called: str = "Fisher information",
 ) -> dict[str, Tensor]:
-    """Return (1/N) Σ_n |gₙ|ᵖ for every parameter; power 2 is :func:`fisher`, power 1 the mean absolute gradient.
+    """Return (1/N) Σ_n |gₙ|ᵖ for every parameter: the Fisher information's diagonal (p = 2) or the mean |gₙ|.
+
+    The squared gradient of the mean loss of a batch of B rows would be about B times too small, because independent
+    gradients cancel in it. Here the gradient of every sample is squared separately, with one forward and one backward
+    pass per batch (:mod:`everlearn.importance.per_sample`). The first two samples are also measured one by one;
+    parameters for which the results differ, or that are used in an unknown operation, get a backward pass for each
+    sample.
+
+    With the labels of the data it is the empirical Fisher information. For the true one, pass batches whose labels are
+    sampled from the model (:func:`everlearn.importance.labels_of_the_model`).
 
     Args:
         model: the model, at the weights to measure; its mode is kept, autocast is off, ``.grad`` is not touched. If
@@ -46,8 +55,9 @@ def gradient_moment(
         per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
             that row alone.
         names: parameters to measure; None for all that are trainable.
-        power: p.
-        batch_means: use the gradients of the mean losses of batches instead, (1/batches) Σ_b |b|ᵖ⁻¹ |g_b|ᵖ.
+        power: p: 2 for the Fisher information (EWC), 1 for the mean absolute gradient (MAS).
+        batch_means: use the gradients of the mean losses of batches instead, (1/batches) Σ_b |b|ᵖ⁻¹ |g_b|ᵖ, like code
+            without per-sample gradients (the DAS authors' EWC).
         called: name of the quantity, for error messages.
 
     Returns:
@@ -68,28 +78,6 @@ def gradient_moment(
         if not torch.isfinite(whole(total.sum(dtype=torch.float64))):
             raise MethodError(f"{called} of '{name}' is not finite: the model's loss overflows.")
     return totals
-
-
-def fisher(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    per_sample_loss: PerSampleLoss,
-    names: Sequence[str] | None = None,
-    batch_means: bool = False,
-) -> dict[str, Tensor]:
-    """Return the diagonal of the empirical Fisher information: :func:`gradient_moment` with power 2 (EWC).
-
-    The squared gradient of the mean loss of a batch of B rows would be about B times too small, because independent
-    gradients cancel in it. Here the gradient of every sample is squared separately, with one forward and one backward
-    pass per batch (:mod:`everlearn.importance.per_sample`). The first two samples are also measured one by one;
-    parameters for which the results differ, or that are used in an unknown operation, get a backward pass for each
-    sample. `batch_means` measures Σ_b |b| (∇ mean loss of batch b)² / number of batches instead, like code without
-    per-sample gradients (the DAS authors' EWC).
-
-    With the labels of the data this is the empirical Fisher information. For the true one, pass batches whose labels
-    are sampled from the model (:func:`everlearn.importance.labels_of_the_model`).
-    """
-    return gradient_moment(model, batches, per_sample_loss, names, batch_means=batch_means)
 
 
 def _together(

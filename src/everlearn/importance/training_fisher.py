@@ -17,10 +17,10 @@ class TrainingFisher:
     """Mean over training steps of n ĝ², where ĝ is the gradient of a step, averaged over its n rows.
 
     EWC for continual machine translation uses the squared gradients of training in this way (without the factor n,
-    which makes them about n times too small). It costs one squaring per step and differs from :func:`fisher`: E[n ĝ²] =
-    Var(gₙ) + n E[gₙ]². The two agree if rows are independent and their mean gradient is near 0, as at the end of
-    training; before that it is too large. Gradients also have dropout, and weights still change. So collect it over the
-    last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted first.
+    which makes them about n times too small). It costs one squaring per step and differs from :func:`gradient_moment`:
+    E[n ĝ²] = Var(gₙ) + n E[gₙ]². The two agree if rows are independent and their mean gradient is near 0, as at the end
+    of training; before that it is too large. Gradients also have dropout, and weights still change. So collect it over
+    the last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted first.
 
     Attributes:
         squares: Σ over steps of n ĝ², float32, by parameter name; sharded like the gradient.

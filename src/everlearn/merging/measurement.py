@@ -17,7 +17,7 @@ from everlearn.data.documents import read_documents
 from everlearn.data.loader import sample_batches
 from everlearn.data.packing import blocks_of
 from everlearn.errors import RecipeError
-from everlearn.importance import fisher
+from everlearn.importance import gradient_moment
 from everlearn.merging.base import MergeMethod
 from everlearn.merging.checkpoints import Opened
 from everlearn.model.anatomy import kind_of
@@ -119,7 +119,7 @@ def _by_their_files(model: nn.Module, source: PackedBlocks, objective: Objective
     """Return the Fisher diagonal under all names of each parameter, as files may store tied ones under any of them."""
     device = next(model.parameters()).device
     batches = sample_batches(source, objective, blocks=blocks, batch_size=BATCH_SIZE, seed=0, device=device)
-    diagonal = fisher(model, batches, objective.per_sample_loss)
+    diagonal = gradient_moment(model, batches, objective.per_sample_loss)
     names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
     return {
         name: diagonal[names[tensor.data_ptr()]]

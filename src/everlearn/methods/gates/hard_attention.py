@@ -26,19 +26,16 @@ LARGEST_EXPONENT = 50.0
 """Limit of |s · e| in the compensation, as in the authors' code."""
 
 
-def annealed(step: int, steps: int, smax: float, cycles: int = 1) -> float:
+def annealed(step: int, steps: int, smax: float) -> float:
     """Return s for a step (eq. 3): from 1/smax, where every gate is half open, to smax, where nearly all are 0 or 1.
 
     Args:
         step: number of optimizer steps of this domain already taken.
         steps: number of optimizer steps of this domain.
         smax: the last and largest s.
-        cycles: how often s rises in a domain; each rise takes steps / cycles.
     """
-    length = max(1, steps // cycles)
-    # Steps after the last complete cycle stay at smax.
-    position = step % length if step < length * cycles else length - 1
-    return 1 / smax + (smax - 1 / smax) * position / max(1, length - 1)
+    last = max(1, steps - 1)
+    return 1 / smax + (smax - 1 / smax) * min(step, steps - 1) / last
 
 
 class _Gate(torch.autograd.Function):

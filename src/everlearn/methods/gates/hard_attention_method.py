@@ -41,9 +41,6 @@ class HardAttentionMethod(Method):
         """Largest s of a = σ(s · e); determines how close to 0 and 1 the gates get."""
         sparsity: float = Field(0.75, ge=0, allow_inf_nan=False)
         """λ, the weight of the regulariser: the share of free units that a domain takes."""
-        annealing_cycles: int = Field(1, ge=1)
-        """How often s rises from 1/smax to smax in a domain. In the original it rises once per epoch; with one pass
-        over the data, or with `max_steps`, that is once."""
         apply_to: ApplyTo = "update"
         """Whether masks apply to updates or gradients. The papers mask gradients, which Adam's normalisation mostly
         undoes."""
@@ -120,7 +117,7 @@ class HardAttentionMethod(Method):
         """Set s for the next pass."""
         attention = attached(stage.model, self.name).attention
         attention.close()
-        attention.scale = annealed(stage.step, stage.steps, self.config.smax, self.config.annealing_cycles)
+        attention.scale = annealed(stage.step, stage.steps, self.config.smax)
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
