@@ -20,7 +20,7 @@ from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.model.sharding import whole
 from everlearn.protecting import protect
-from everlearn.protecting.sharded import check_sharded
+from everlearn.protecting.trainer import check_sharded
 from methods_of_other_kinds import AGEM
 from two_processes import in_two_processes
 

@@ -23,7 +23,7 @@ from everlearn.diagnostics.analyses.codelength import _of_stage
 from everlearn.diagnostics.analyses.importance import sections as importance_sections
 from everlearn.diagnostics.analyses.importance import tables as importance_tables
 from everlearn.diagnostics.importance_maps import chance, compare_maps, kind_of_site, occupied_share
-from everlearn.diagnostics.pages.analysis import write_page
+from everlearn.diagnostics.pages import write_page
 from everlearn.diagnostics.prediction_ranks import _median, keywords, occurrences, ranks_of
 from everlearn.diagnostics.row_activations import ALL, Magnitudes, alike, mean_magnitudes
 from everlearn.evaluation import Conditions

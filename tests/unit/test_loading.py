@@ -34,7 +34,7 @@ from everlearn.model.objectives import make_objective
 from everlearn.model.options import Model
 from everlearn.model.vocabulary_head import running_sums
 from everlearn.predictors.decoding import Ending
-from everlearn.run.devices import check_devices
+from everlearn.run.dry_run import check_devices
 
 
 @pytest.mark.parametrize(("model_type", "kernel"), [("gemma2", "eager"), ("gpt_oss", "eager"), ("llama", "sdpa")])

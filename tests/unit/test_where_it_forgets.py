@@ -16,7 +16,7 @@ import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.diagnostics.checkpoint_distance import Pair, functional_drift
 from everlearn.diagnostics.interpolation import GoingBack, _add, _layers, blender, everywhere
-from everlearn.diagnostics.pages.repair import said
+from everlearn.diagnostics.pages import said
 from everlearn.diagnostics.repair import PRECISION, STEPS, Repair, largest_step, search_repair
 from everlearn.errors import ModelError, RecipeError
 from everlearn.evaluation import text_cell

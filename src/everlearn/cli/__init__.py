@@ -12,8 +12,11 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -21,7 +24,6 @@ import typer
 from everlearn import plugins
 from everlearn.cli.common import importing
 from everlearn.cli.plugin_verbs import listed
-from everlearn.cli.stopping import signals_interrupt
 from everlearn.errors import GO_ON, EverlearnError, Interrupted, did_you_mean
 from everlearn.version import __version__
 
@@ -215,3 +217,35 @@ def _be_quiet_on_small_machines() -> None:
 
 
 __all__ = ["application", "main"]
+
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What a cluster's scheduler, `kill` and a terminal that is closed send; Windows has no SIGHUP."""
+
+
+@contextlib.contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` inside the block for each of :data:`SIGNALS`, before large imports too.
+
+    Signals that are ignored (`nohup`) or that the embedding program handles are left alone. While a run trains,
+    :class:`everlearn.run.interruption.Interruption` takes over, which finishes the step and saves.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # in a forked worker, whose parent handles the signal
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt
+
+    taken = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)

@@ -140,7 +140,7 @@ def _show(
     analyses: Mapping[str, Callable[[ContinualLearner], Findings]],
 ) -> None:
     """Make analyses, and show them: JSON or tables, and a page."""
-    from everlearn.diagnostics.pages.analysis import joined_data, terminal, write_page
+    from everlearn.diagnostics.pages import joined_data, terminal, write_page
     from everlearn.errors import RunError
     from everlearn.run.writable import check_place
 

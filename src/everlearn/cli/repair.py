@@ -47,8 +47,7 @@ def command(
 
     from everlearn import files
     from everlearn.diagnostics.checkpoint_distance import pair_of
-    from everlearn.diagnostics.pages.analysis import write_page
-    from everlearn.diagnostics.pages.repair import of_repair, said
+    from everlearn.diagnostics.pages import of_repair, said, write_page
     from everlearn.diagnostics.repair import save_repaired, search_repair
     from everlearn.errors import RecipeError
     from everlearn.report.tables import terminal_table

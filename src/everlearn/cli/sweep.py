@@ -81,7 +81,7 @@ def command(
     from everlearn.config.recipe import load
     from everlearn.errors import RecipeError, did_you_mean
     from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_ways
-    from everlearn.grid.budget import steps_of_sweep
+    from everlearn.grid.equal_compute import steps_of_sweep
     from everlearn.grid.runs import RunFactory
     from everlearn.run.writable import check_place
 

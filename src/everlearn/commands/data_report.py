@@ -27,7 +27,7 @@ from everlearn.data.tokenize import Encoder
 from everlearn.evaluation import make_task
 from everlearn.model.loading import load_skeleton
 from everlearn.model.text_format import TextFormat
-from everlearn.run.leak_check import check_run_leaks
+from everlearn.run.checks import check_run_leaks
 from everlearn.run.open_run import OpenRun
 from everlearn.run.progress import Reporter
 from everlearn.seeding import seed_for

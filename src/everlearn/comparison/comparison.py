@@ -5,8 +5,9 @@ Runs that differ only in their seed are averaged. Other differences between the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -17,9 +18,9 @@ from everlearn.comparison.recipe_differences import Differences, Values, unlike
 from everlearn.comparison.replicates import Pool, pooled, pools
 from everlearn.comparison.runs import Run, read_run
 from everlearn.comparison.shared_examples import paired_samples
-from everlearn.comparison.tolerance import KEY, METRIC, Side, side, tolerance_of
+from everlearn.config.reading import read_saved
 from everlearn.errors import RunError
-from everlearn.evaluation.estimate import Estimate, mean
+from everlearn.evaluation.estimate import Estimate, mean, number
 from everlearn.evaluation.quantities import MEAN, QUANTITIES, TOLERATED_DRIFT
 from everlearn.evaluation.score_table import ScoreTable
 from everlearn.wording import be, count
@@ -342,3 +343,43 @@ def _own_notes(
     if only:
         notes.append(f"Metrics that not every run has, shown for {label} alone: {listing(only)}.")
     return notes
+
+
+METRIC, KEY = "bits_per_byte", "general_drift"
+
+
+class Side(StrEnum):
+    """Position of a run's general drift relative to the bound."""
+
+    WITHIN = "within"
+    BEYOND = "beyond"
+    UNDECIDED = "undecided"
+    """The interval contains the bound, or there is no interval."""
+    NOT_MEASURED = "not measured"
+
+
+def tolerance_of(runs: Iterable[Run]) -> float:
+    """Return the bound that the runs' recipes set (``report.tolerate``), the lowest if they differ."""
+    return min(_own(run) for run in runs)
+
+
+def _own(run: Run) -> float:
+    raw = read_saved(run.recipe or "")
+    group = raw.get("report") if isinstance(raw, dict) else None
+    value = number(group.get("tolerate")) if isinstance(group, dict) else None
+    return TOLERATED_DRIFT if value is None else value
+
+
+def side(drifts: Iterable[Estimate], bound: float) -> Side:
+    """Return the position of general drift relative to the bound; with several general sets the worst one decides.
+
+    Args:
+        drifts: general drift on each measured general set, in bits per byte.
+        bound: the bound, in bits per byte.
+    """
+    above = [estimate.above(bound) for estimate in drifts]
+    if not above:
+        return Side.NOT_MEASURED
+    if True in above:
+        return Side.BEYOND
+    return Side.UNDECIDED if None in above else Side.WITHIN

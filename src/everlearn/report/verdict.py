@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everlearn import wording
-from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.comparison import Comparison, Side
 from everlearn.comparison.formatting import decimals, fixed, listing, named, shorten
 from everlearn.comparison.measures import Measure
 from everlearn.comparison.recipe_differences import Values
-from everlearn.comparison.tolerance import Side
 from everlearn.evaluation.estimate import Estimate
 
 _SAID = 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from everlearn.model.sharding import shared_parameters
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.run.compiled_layers import check_compiling
 from everlearn.seeding import seeded
+from everlearn.wording import count
 
 
 def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[Method], seed: int) -> str:
@@ -61,6 +63,21 @@ def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[
             trainer.create_scheduler(1, optimizer)
         optim = given(args, "optim")["optim"]
         return f"{optim}, learning rate {args.learning_rate:g}, {_precision(trainer)} on {args.device}"
+
+
+def check_devices(cpu: bool) -> None:
+    """Refuse more processes on this machine than it has accelerators.
+
+    Raises:
+        RecipeError: a process would have no accelerator of its own.
+    """
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.accelerator.device_count()
+    if not cpu and 0 < devices < processes:
+        raise RecipeError(
+            f"Each process needs an accelerator of its own, and this machine has {devices} for "
+            f"{count(processes, 'process')}. Start no more than {devices} (`torchrun --nproc-per-node {devices}`), or "
+            "set `train.use_cpu: true`."
+        )
 
 
 def check_processes(args: TrainingArguments) -> None:

@@ -46,7 +46,7 @@ from everlearn.model.routing import router_note
 from everlearn.model.text_format import TextFormat
 from everlearn.model.vocabulary_head import text_config
 from everlearn.run import optimizer_state
-from everlearn.run.devices import check_devices
+from everlearn.run.dry_run import check_devices
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter

@@ -14,7 +14,7 @@ from everlearn.config.addresses import SUITES, suite
 from everlearn.config.reading import read_yaml
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.task import CONFIGS, kind_of
-from everlearn.grid.budget import steps_of
+from everlearn.grid.equal_compute import steps_of
 from everlearn.grid.template import GridTemplate
 from everlearn.options import Options
 from everlearn_bench.suites.claims import Claims

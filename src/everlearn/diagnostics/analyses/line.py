@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from everlearn.diagnostics.checkpoint_distance import pair_of
 from everlearn.diagnostics.interpolation import merged_back
-from everlearn.diagnostics.pages.interpolation import of_going_back
+from everlearn.diagnostics.pages import of_going_back
 from everlearn.diagnostics.registry import Blocks, Findings, Since, Until, analysis
 from everlearn.learner import ContinualLearner
 

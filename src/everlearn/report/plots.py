@@ -1,17 +1,125 @@
-"""Plot the stream: each domain, general text, and the score matrix."""
+"""Plots of a comparison by name, with matplotlib, for programs and papers; the report draws its own figures as SVG.
+
+Colours, fonts and sizes are those of matplotlib's settings (`rcParams`, style sheets), which users can change, as well
+as the figure afterwards.
+"""
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.training_log import curve, starts
+from everlearn.errors import RunError, did_you_mean
+from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import SERIES
-from everlearn.report.plots.registry import plot
 
 _NUMBERS = 144
 """Maximum number of cells of a matrix with numbers."""
+
+
+class Plot(MatplotlibFigure):
+    """A matplotlib figure that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", bbox_inches="tight")
+        return file.getvalue()
+
+
+Draw = Callable[[Comparison, MatplotlibFigure], bool]
+"""Draws on an empty figure; returns False if the runs lack the data."""
+PLOTS: dict[str, Draw] = {}
+"""Name → function that draws the plot."""
+_Draw = TypeVar("_Draw", bound=Draw)
+
+
+def plot(name: str) -> Callable[[_Draw], _Draw]:
+    """Register a function that draws a plot.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(draw: _Draw) -> _Draw:
+        if name in PLOTS:
+            raise ValueError(f"There is a plot '{name}' already: every plot needs a name of its own.")
+        PLOTS[name] = draw
+        return draw
+
+    return register
+
+
+def plotted(name: str, comparison: Comparison) -> Plot:
+    """Make a plot of one or more runs.
+
+    Args:
+        name: name in :data:`PLOTS`.
+        comparison: the runs.
+
+    Raises:
+        RunError: there is no such plot, or the runs lack its data.
+    """
+    if name not in PLOTS:
+        raise RunError(f"There is no plot '{name}'.{did_you_mean(name, PLOTS)}")
+    figure = Plot(layout="constrained")
+    if not PLOTS[name](comparison, figure):
+        raise RunError(f"{' and '.join(comparison.labels[:3])}: nothing was measured that the plot '{name}' shows.")
+    return figure
+
+
+@plot("tradeoff")
+def tradeoff(comparison: Comparison, figure: MatplotlibFigure) -> bool:
+    """Plot a point for each run: forgotten to the right, learnt upwards, with 95 % intervals.
+
+    Up and left is better. On the dashed line a run has forgotten as much as it learnt.
+    """
+    learnt, forgotten = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten"))
+    if learnt is None or forgotten is None:
+        return False
+    axes = figure.subplots()
+    for pool in comparison.ranking:
+        x, y = forgotten.estimates[pool], learnt.estimates[pool]
+        if x.value is None or y.value is None:
+            continue
+        axes.errorbar(
+            x.value, y.value, xerr=_reach(x), yerr=_reach(y), marker="o", capsize=2, label=comparison.labels[pool]
+        )
+    axes.plot(0, 0, marker="x", color="grey", linestyle="none", label="base model")
+    axes.axline((0, 0), slope=1, color="grey", linestyle="--", linewidth=0.8)
+    axes.set(xlabel=f"forgotten by the end ({forgotten.unit})", ylabel=f"learnt ({learnt.unit})")
+    axes.legend()
+    return True
+
+
+def _reach(estimate: Estimate) -> list[list[float]] | None:
+    """Return how far an interval extends below and above the value."""
+    if estimate.interval is None or estimate.value is None:
+        return None
+    low, high = estimate.interval
+    return [[max(0.0, estimate.value - low)], [max(0.0, high - estimate.value)]]
+
+
+@plot("training")
+def training(comparison: Comparison, figure: MatplotlibFigure) -> bool:
+    """Plot the training loss over all stages, a line for each run; dotted lines mark the first run's stages."""
+    drawn = [(comparison.labels[pool], *curve(comparison.pools[pool].runs[0], "loss")) for pool in comparison.ranking]
+    drawn = [(label, x, y) for label, x, y in drawn if x]
+    if not drawn:
+        return False
+    axes = figure.subplots()
+    for label, x, y in drawn:
+        axes.plot(x, [float("nan") if value is None else value for value in y], label=label)
+    for start in starts(comparison.runs[0]):
+        axes.axvline(start, color="grey", linestyle=":", linewidth=0.8)
+    axes.set(xlabel="step", ylabel="training loss")
+    axes.legend()
+    return True
 
 
 @plot("domains")

@@ -1,1 +1,0 @@
-"""Show the results of diagnostics as tables and figures."""
