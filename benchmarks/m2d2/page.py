@@ -30,6 +30,7 @@ PAGE = DOCS / "results" / "m2d2.md"
 TINY = "## At a twentieth of the text"
 SETTINGS = {
     "causal": "",
+    "batch-32": "32 rows a step, similar order",
     "masked": "masked, similar order",
 }
 """Folder of tiny-results → how its cells differ from the first folder's."""

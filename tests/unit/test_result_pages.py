@@ -337,7 +337,9 @@ def test_the_cells_of_m2d2_at_a_twentieth_are_rows_and_sentences_of_the_page() -
     causal = {cell.value["grid"]["order"]: shown_of(cell.value) for cell in cells_of_m2d2("causal")}
     (masked,) = (shown_of(cell.value) for cell in cells_of_m2d2("masked"))
     titles = {0: "similar order", 1: "super-domains swapped", 11: "random order"}
-    rows = {titles[order]: row for order, row in causal.items()} | {"masked, similar order": masked}
+    (larger,) = (shown_of(cell.value) for cell in cells_of_m2d2("batch-32"))
+    others = {"32 rows a step, similar order": larger, "masked, similar order": masked}
+    rows = {titles[order]: row for order, row in causal.items()} | others
     assert [f"| {title} | {' | '.join(row)} |" for title, row in rows.items()] == table.splitlines()[4:-2]
     similar, swapped, random = ([each.lstrip("+−") for each in causal[order]] for order in titles)
     assert f"({swapped[1]} instead of {similar[1]})" in words
@@ -345,6 +347,8 @@ def test_the_cells_of_m2d2_at_a_twentieth_are_rows_and_sentences_of_the_page() -
     assert f"has gained {swapped[3]} instead of {similar[3]}" in words
     assert f"a domain has gained {swapped[4]}, and lost {similar[4]} in the similar order" in words
     assert f"{random[1]} is learnt, {random[2]} forgotten. It loses least of general text ({random[5]})" in words
+    learnt, lost, general = (larger[place][1:] for place in (1, 2, 5))
+    assert f"{learnt} is learnt and {lost} forgotten, and {general} of general text is lost" in words
     assert f"learns {masked[1][1:]} and forgets {masked[2][1:]}" in words
 
 
