@@ -41,9 +41,8 @@ def can_sum(head: nn.Module, features: Tensor) -> bool:
 def summed_losses(losses: ChunkLosses, head: nn.Module, features: Tensor, scored: Tensor, rows: int) -> Tensor:
     """Return the loss of each label, [N], to be summed before it is differentiated.
 
-    Any other use is correct too: if the backward pass brings different factors for the labels, and the head is trained,
-    the logits are computed again. A second backward pass through the same graph raises PyTorch's error for tensors that
-    were changed in place.
+    Any other use is correct too: the logits are computed again if the backward pass brings different factors for the
+    labels and the head is trained, and in a second backward pass through the same graph.
 
     Args:
         losses: returns the losses of a chunk from the outputs of the head; nothing else in it is differentiated.
@@ -64,26 +63,29 @@ class _SummedLosses(torch.autograd.Function):
         ctx.losses, ctx.rows, ctx.wanted = losses, rows, ctx.needs_input_grad[3:]
         device = features.device.type
         ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-        values, *gradients = _with_gradients(ctx, features, weight, bias)
-        ctx.save_for_backward(scored, features, weight, bias, *gradients)
+        values, *ctx.gradients = _with_gradients(ctx, features, weight, bias)
+        ctx.save_for_backward(scored, features, weight, bias)
         return values
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, factors: Tensor) -> tuple[Tensor | None, ...]:
-        scored, features, weight, bias, of_features, of_weight, of_bias = ctx.saved_tensors
-        common = factors.masked_fill(~scored, -torch.inf).amax()
+        scored, features, weight, bias = ctx.saved_tensors
+        gradients, ctx.gradients = ctx.gradients, None
+        factors = factors.masked_fill(~scored, 0)
+        common = factors.gather(0, scored.int().argmax(0, keepdim=True))  # the factor of the first label
         # The only wait for an accelerator: it costs less than logits that are computed again.
         if any(ctx.wanted[1:]) and not bool(((factors == common) | ~scored).all()):
+            gradients = None
+        if gradients is None:
             device, dtype, enabled = ctx.autocast
             with torch.autocast(device, dtype, enabled):
-                _, *gradients = _with_gradients(ctx, features, weight, bias, factors.masked_fill(~scored, 0))
+                _, *gradients = _with_gradients(ctx, features, weight, bias, factors)
             return (None, None, None, *gradients)
-        of_all = torch.where(scored.any(), common, 0)
-        for gradient, factor in ((of_features, factors[:, None]), (of_weight, of_all), (of_bias, of_all)):
+        for gradient, factor in zip(gradients, (factors[:, None], common, common), strict=True):
             if gradient is not None:
                 gradient.mul_(factor)
-        return (None, None, None, of_features, of_weight, of_bias)
+        return (None, None, None, *gradients)
 
 
 def _with_gradients(

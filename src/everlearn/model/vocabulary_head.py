@@ -32,8 +32,8 @@ LogitLoss = Callable[[Tensor, Tensor, slice], Tensor]
 """Function from logits [n, V] (float32, capped), their labels [n], and their place among all labels, to losses [n]."""
 IGNORE = -100
 LOGITS_PER_CHUNK = 2**26
-"""Largest number of logits held at once; larger projections are split into chunks. Their gradients are computed in the
-forward pass (:func:`summed_losses`), or the backward pass recomputes them."""
+"""Largest number of logits held at once; larger projections are split into chunks, whose gradients are computed in the
+forward pass (:func:`summed_losses`), or which the backward pass recomputes."""
 CAPS: Mapping[str, float | None] = {"final_logit_softcapping": None, "logits_soft_cap": 2.0**60}
 """Options of a configuration that cap the logits, and the value that leaves them as they are: RecurrentGemma divides by
 its cap in any case, and a power of two divides without an error."""
