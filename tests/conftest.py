@@ -29,7 +29,7 @@ import tiny
 from cli_project import Project
 from everlearn.tasks import samples
 from long_files_first import pytest_collection_modifyitems
-from quick_loading import with_copies, without_first_weights
+from quick_loading import with_copies, without_first_weights, without_stack_traces
 
 __all__ = ["pytest_collection_modifyitems"]
 
@@ -80,6 +80,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 def quickly_loaded_models() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         without_first_weights(patch.setattr)
+        without_stack_traces(patch.setattr)
         with_copies(patch.setattr)
         yield
 

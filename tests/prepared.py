@@ -85,6 +85,7 @@ def _server() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """Fork for each line of the input, and say what the fork returned."""
+    gc.disable()
     import accelerate  # noqa: F401
     import datasets  # noqa: F401
     import peft  # noqa: F401
@@ -92,6 +93,7 @@ def _serve() -> None:
     from transformers import AutoModel, Trainer  # noqa: F401
 
     gc.freeze()  # no fork's collections look at the libraries
+    gc.enable()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

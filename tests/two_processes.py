@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 PROCESSES = 2
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 """What hides GPUs from several processes: they talk by gloo, and one GPU serves one of them."""
-IMPORTED = ["everlearn.learner", "tiny"]
+IMPORTED = ["imported_first", "everlearn.learner", "tiny"]
 
 
 def in_two_processes(work: Callable[[int, Path], None], folder: Path) -> None:
@@ -31,6 +32,8 @@ def in_two_processes(work: Callable[[int, Path], None], folder: Path) -> None:
 
 
 def _process(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
+    gc.freeze()
+    gc.enable()
     torch.set_num_threads(1)
     world = str(PROCESSES)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import imported_first  # noqa: F401
+
+# isort: split
 import gc
 import os
 import signal
@@ -20,7 +23,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run import trainer
 from methods_of_other_kinds import registered
-from quick_loading import without_first_weights
+from quick_loading import with_copies, without_first_weights, without_stack_traces
 
 STOP_AT = (2, 2)
 """Stage and step; the last checkpoint is at step 1."""
@@ -39,10 +42,14 @@ def main(paths: list[str]) -> None:
     quiet()
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
-    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next three: see tests/conftest.py
+    os.fsync = lambda file: None  # type: ignore[assignment]  # this and the next: see tests/conftest.py
+    gc.freeze()
     gc.set_threshold(50_000)
+    gc.enable()
     memory.gc = SimpleNamespace(collect=lambda: 0)  # type: ignore[assignment]
     without_first_weights()
+    without_stack_traces()
+    with_copies()
     stop = {"resumed": kill, "signalled": signal_one}
     for path in paths:
         recipe = load(path)
