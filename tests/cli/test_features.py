@@ -72,7 +72,7 @@ def test_the_command_runs(
 ) -> None:
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-    words = shlex.split(command)[1:]
+    words = [re.sub(r"^(train.max_steps)=.*", r"\1=2", word) for word in shlex.split(command)[1:]]
     words += [f"run.folder={tmp_path / 'run'}"] if words[0] in ("run", "validate") else []
     if words[0] in ("init", "learn", "export", "resume"):  # these write, or change the run
         run = "one" if "--domain" in words else "first"
