@@ -2,7 +2,7 @@
 
 In each section the text above the first table is written by hand and stays; the tables are made from the cells of the
 fresh streams (``fresh/``, ``far/``), the trials of the development stream (``development.jsonl``) and what the training
-of the encoder measured (``minilm.json``).
+of the encoder measured (``minilm.json``, ``encoder-tasks.json``).
 """
 
 from __future__ import annotations
@@ -217,13 +217,32 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     return [curve, trials]
 
 
-def encoder_tables(facts: dict[str, Any]) -> list[Table]:
-    """Return the table of the held-out text along the training of the encoder."""
+def encoder_tables(facts: dict[str, Any], tasks: dict[str, dict[str, Any]]) -> list[Table]:
+    """Return the tables of the held-out text along the training of the encoder, and of its end tasks."""
     rows = tuple(
         (f"{each['step']:,}", (TableCell(f"{each['tokens']:,}"), TableCell(f"{each['bits_per_byte']:.3f}")))
         for each in facts["held_out"]
     )
-    return [Table("Along its training", ("Step", "Tokens", "Bits per byte ↓"), rows, "64 held-out rows.")]
+    training = Table("Along its training", ("Step", "Tokens", "Bits per byte ↓"), rows, "64 held-out rows.")
+    header = ("End task", "Test examples", "Constant answer", "Fine-tuned, three seeds ↑", "Above, at least", "Counts")
+    judged = tuple(
+        (
+            name,
+            (
+                TableCell(f"{each['examples']:,}"),
+                TableCell(f"{100 * each['constant']:.1f} %"),
+                TableCell(", ".join(f"{100 * value:.1f}" for value in each["accuracy"]) + " %"),
+                TableCell(f"{100 * min(each['above']):+.1f}"),
+                TableCell("yes" if each["counts"] else "no"),
+            ),
+        )
+        for name, each in tasks.items()
+    )
+    note = (
+        "Accuracy. Constant answer: the most frequent label of the test examples. Above, at least: the lowest end, over"
+        " the seeds, of the 95 % interval of the paired difference from it, in points."
+    )
+    return [training, Table("End tasks before any domain", header, judged, note)]
 
 
 def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
@@ -257,7 +276,8 @@ def main() -> None:
     head, *sections = PAGE.read_text(encoding="utf-8").split("\n## ")
     parts = [head.rstrip()]
     encoder = json.loads((HERE / "minilm.json").read_text(encoding="utf-8"))
-    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder), tables(lines))
+    tasks = json.loads((HERE / "encoder-tasks.json").read_text(encoding="utf-8"))
+    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder, tasks), tables(lines))
     for section, own in zip(sections, made, strict=True):
         parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:

@@ -13,9 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from scipy import stats
 from torch.utils.flop_counter import FlopCounterMode
 
 import stages
@@ -522,3 +524,18 @@ def test_utilisation_is_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch, t
     needed = program.harness.flops_per_token(program.harness.random_model("gpt2", "cpu"))
     assert found["model_flops_utilisation"] == pytest.approx(needed * found["tokens_per_second"] / 2e12)
     assert found["peak_bytes"] > 0
+
+
+def test_an_end_task_counts_where_each_seed_is_above_the_constant_answer() -> None:
+    judged = loaded("which_tasks").judged
+    truth = np.repeat([2, 0, 1], [60, 25, 15])
+    constant = np.full(100, 2)
+    better, little = constant.copy(), constant.copy()
+    better[60:85], little[60:62] = 0, 0
+    found = judged(truth, np.stack([better, better]))
+    assert found["constant"] == 0.6
+    assert found["accuracy"] == [0.85, 0.85]
+    error = stats.ttest_rel(1.0 * (better == truth), 1.0 * (constant == truth)).confidence_interval(0.95)
+    assert found["above"] == pytest.approx([error.low, error.low], abs=2e-3)  # Student's t of 100 is a little wider
+    assert found["counts"]
+    assert not judged(truth, np.stack([better, little]))["counts"]
