@@ -146,8 +146,7 @@ REMARKS: Mapping[str, str] = {
     **dict.fromkeys(("dap_prompt", "bcl", "classic", "cpt", "hat_all", "hat_adapter", "dga"), "one seed"),
     "das_released": "with importance on 192 rows, as many as a domain has; plain training learns nothing there",
     "ewc_released": "with importance on 192 rows, as many as a domain has, and not on 10,000",
-    "recadam_released": "refused in small-rows, whose learning rate is 50 times the one that its γ is for; begun in "
-    "benchmarks/small-rows/slow.yaml and stopped for want of time",
+    "recadam_released": "at a learning rate of 2e-5, which its γ is for",
     "selective_init": "plain training to the last digit: it chose the latest model",
     "forever": "plain training to the last digit: it replayed nothing",
     "reptile_released": "plain training to the last digit: it acts every 500 steps, and a domain had 24",

@@ -460,3 +460,12 @@ def test_what_domains_belong_to_is_written_and_read(tmp_path):
     found = build_results(FACTS, ["a", "b"], groups={"a": "wiki"})
     found.save(tmp_path / "results.json")
     assert Results.load(tmp_path).groups == {"a": "wiki"}
+
+
+def test_scores_too_large_for_a_number_have_no_difference_and_no_warning() -> None:
+    """Perplexities of a model that was ruined."""
+    infinite = dict.fromkeys(("base", "learnt", "final"), float("inf"))
+    for quantity in QUANTITIES.values():
+        if quantity.signed and quantity.applies(1, 2):
+            value = quantity.at(infinite, higher_is_better=False)
+            assert np.isnan(value) or "share" in quantity.key, quantity.key

@@ -29,6 +29,7 @@ PARTS = {
     "general-results": "## With a general text",
     "released-results": "## As released, with importance on 192 rows",
     "das-results": "## DAS as released, on a masked model",
+    "slow-results": "## RecAdam as released, at its own rate",
 }
 """Folder of cells → the heading of its part of the page."""
 
@@ -165,6 +166,13 @@ def sentences() -> Iterator[tuple[str, str]]:
     yield "das-results", f"**DAS** learns {learnt(own):.2f} and forgets {forgotten(own):.2f}."
     ends = f"ends {published.average - masked.average:.3f} worse"
     yield "das-results", f"learns {learnt(published):.2f}, forgets {forgotten(published):.2f} and {ends}"
+    slow = scores("slow-results")
+    alone_slowly, recadam = slow[PLAIN], slow["recadam_released"]
+    helps = f"and networkx helps sympy ({forgotten(alone_slowly):.2f})".replace("-", "−")
+    yield "slow-results", f"learns {learnt(alone_slowly):.2f} bits per byte, {helps}"
+    helps = f"and networkx helps sympy less ({forgotten(recadam):.2f})".replace("-", "−")
+    ends = f"It ends {recadam.average - alone_slowly.average:.3f} worse"
+    yield "slow-results", f"learns {kept('recadam_released', slow)} % of it, {helps}. {ends}"
     for row in (theirs, ours):
         helped = f"by {-forgotten(row):.2f} bits per byte, plain training {-forgotten(alone):.2f})"
         yield "released-results", f"networkx helps sympy more ({helped}"

@@ -116,7 +116,8 @@ class Quantity:
         """Return the number of a column from its scores R; the quantity must apply to it."""
         turned = self.signed and not higher_is_better
         u = Scores(tuple(scores.place), -1.0 * scores.array) if turned else scores
-        return self.formula(u, stage or 0, last)
+        with np.errstate(invalid="ignore"):  # of perplexities too large for a float
+            return self.formula(u, stage or 0, last)
 
     def at(self, moments: Mapping[Any, float], higher_is_better: bool) -> float:
         """Return the number from the scores ``base``, ``learnt`` (just learnt) and ``final``; NaN if one is missing."""
@@ -373,7 +374,7 @@ class Derivation:
 
     def add(self, column: Column) -> None:
         """Add one column."""
-        with np.errstate(invalid="ignore"):  # perplexities too large for a float
+        with np.errstate(invalid="ignore"):  # their sums
             for key, quantity in self.quantities.items():
                 if not quantity.applies(column.stage, self.last):
                     continue
