@@ -124,7 +124,8 @@ def test_directions_of_nothing_are_a_mistake(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(MethodError, match="no batch"):
         label_directions(stage.model, [], stage.objective, rank=2, rows=4)
     kind, forward = type(stage.objective), type(stage.objective).forward
-    monkeypatch.setattr(kind, "forward", lambda *of: SimpleNamespace(losses=forward(*of).losses * math.inf))
+    infinite = lambda *of, **options: SimpleNamespace(losses=forward(*of, **options).losses * math.inf)  # noqa: E731
+    monkeypatch.setattr(kind, "forward", infinite)
     with pytest.raises(MethodError, match="not finite"):
         label_directions(stage.model, stage.batches(4), stage.objective, rank=2, rows=4)
 
