@@ -270,15 +270,15 @@ STUDIES = [
         "everlearn bench m2d2 --methods sequential,separate --orders similar,random-1 --seeds 0,1,2",
         "tests/unit/test_m2d2.py",
         ["m2d2.md"],
-        "one random order",
+        "one random order; a second at a twentieth of the text, one seed",
     ),
     System(
-        "M2D2 study: two sizes",
+        "M2D2 study: sizes of the model",
         "everlearn bench m2d2 --methods sequential,small --seeds 0,1,2 --settings benchmarks/m2d2/small.yaml",
         "tests/unit/test_transfer.py",
         ["m2d2.md"],
         "the smaller model is the first layer of the larger one, trained on: they have not read "
-        "the same text equally long",
+        "the same text equally long; three widths that have, at a twentieth of the text, one seed",
     ),
     System(
         "M2D2 study: super-domains swapped",
@@ -291,15 +291,15 @@ STUDIES = [
         "M2D2 study: domains of one size",
         "everlearn bench m2d2 --methods sequential --settings benchmarks/m2d2/balanced.yaml",
         "tests/unit/test_m2d2.py",
-        [],
-        "not run; every domain of the committed grid is capped at 2 MB, and has as many steps",
+        ["m2d2.md"],
+        "every domain of the committed grids has as much text; domains of unlike sizes at a twentieth of it, one seed",
     ),
     System(
         "M2D2 study: batch size",
         "everlearn sweep recipes/m2d2/small.yaml --set train.per_device_train_batch_size=16,64",
         "tests/cli/test_sweep.py",
         ["m2d2.md"],
-        "8 and 32 rows a step at a twentieth of the text, one seed",
+        "2, 8 and 32 rows a step at a twentieth of the text, one seed",
     ),
     System(
         "M2D2 study: masked model",

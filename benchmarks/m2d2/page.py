@@ -31,10 +31,16 @@ TINY = "## At a twentieth of the text"
 SETTINGS = {
     "causal": "",
     "batch-32": "32 rows a step, similar order",
+    "batch-2": "2 rows a step, similar order",
+    "unlike": "three domains with a quarter of their documents, similar order",
+    "width-64": "64 wide, similar order",
+    "width-128": "128 wide, similar order",
+    "width-256": "256 wide, similar order",
     "masked": "masked, similar order",
+    "masked-docs": "masked, the demo's encoder, similar order",
 }
 """Folder of tiny-results → how its cells differ from the first folder's."""
-ORDERS = {0: "similar order", 1: "super-domains swapped", 11: "random order"}
+ORDERS = {0: "similar order", 1: "super-domains swapped", 11: "random order 1", 12: "random order 2"}
 MEASURED = {"continual": "Learnt ↑", "fg": "Forgotten ↓", "lc": "Gained at the end ↑", "forward": "Forward ↑"}
 DRIFT = "general"
 

@@ -342,22 +342,45 @@ def test_the_cells_of_m2d2_at_a_twentieth_are_rows_and_sentences_of_the_page() -
     text = (ROOT / "docs/results/m2d2.md").read_text(encoding="utf-8").partition("## At a twentieth of the text")[2]
     said, _, table = text.partition("\n### ")
     words = " ".join(said.split())
+    titles = {0: "similar order", 1: "super-domains swapped", 11: "random order 1", 12: "random order 2"}
     causal = {cell.value["grid"]["order"]: shown_of(cell.value) for cell in cells_of_m2d2("causal")}
-    (masked,) = (shown_of(cell.value) for cell in cells_of_m2d2("masked"))
-    titles = {0: "similar order", 1: "super-domains swapped", 11: "random order"}
-    (larger,) = (shown_of(cell.value) for cell in cells_of_m2d2("batch-32"))
-    others = {"32 rows a step, similar order": larger, "masked, similar order": masked}
-    rows = {titles[order]: row for order, row in causal.items()} | others
+    others = {title: shown_of(next(iter(cells_of_m2d2(folder))).value) for folder, title in OTHER_CELLS.items()}
+    rows = {titles[order]: row for order, row in sorted(causal.items())} | {
+        f"{title}, similar order": row for title, row in others.items()
+    }
     assert [f"| {title} | {' | '.join(row)} |" for title, row in rows.items()] == table.splitlines()[4:-2]
-    similar, swapped, random = ([each.lstrip("+−") for each in causal[order]] for order in titles)
+    similar, swapped, one, two = ([each.lstrip("+−") for each in causal[order]] for order in titles)
     assert f"({swapped[1]} instead of {similar[1]})" in words
     assert f"({swapped[2]} instead of {similar[2]})" in words
     assert f"has gained {swapped[3]} instead of {similar[3]}" in words
     assert f"a domain has gained {swapped[4]}, and lost {similar[4]} in the similar order" in words
-    assert f"{random[1]} is learnt, {random[2]} forgotten. It loses least of general text ({random[5]})" in words
-    learnt, lost, general = (larger[place][1:] for place in (1, 2, 5))
-    assert f"{learnt} is learnt and {lost} forgotten, and {general} of general text is lost" in words
-    assert f"learns {masked[1][1:]} and forgets {masked[2][1:]}" in words
+    assert f"learn {one[1]} and {two[1]}, and forget {one[2]} and {two[2]}: one lies between" in words
+    assert two[2] < similar[2] < one[2] < swapped[2]
+    for title in ("32 rows a step", "2 rows a step"):
+        learnt, lost, general = (others[title][place][1:] for place in (1, 2, 5))
+        assert f"{learnt} is learnt and {lost} forgotten, and {general} of general text is lost" in words
+        assert others[title][3][1:] < similar[3]
+    unlike = others["three domains with a quarter of their documents"]
+    assert f"{unlike[1][1:]} is learnt and {unlike[2][1:]} forgotten, from less text" in words
+    widths = [others[f"{width} wide"] for width in (64, 128, 256)]
+    parts = [f"{100 * float(row[2]) / float(row[1]):.0f} %" for row in widths]
+    said_of_widths = f"({', '.join(row[1][1:] for row in widths)}) and the larger the part that it forgets again"
+    assert f"{said_of_widths} ({', '.join(parts)})" in words
+    for title in ("masked", "masked, the demo's encoder"):
+        assert f"learns {others[title][1][1:]} and forgets {others[title][2][1:]}" in words
+
+
+OTHER_CELLS = {
+    "batch-32": "32 rows a step",
+    "batch-2": "2 rows a step",
+    "unlike": "three domains with a quarter of their documents",
+    "width-64": "64 wide",
+    "width-128": "128 wide",
+    "width-256": "256 wide",
+    "masked": "masked",
+    "masked-docs": "masked, the demo's encoder",
+}
+"""Folder of the cells of M2D2 in the similar order → how they differ."""
 
 
 def cells_of_m2d2(folder: str) -> Iterable[KeptCell]:
