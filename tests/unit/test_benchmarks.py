@@ -527,7 +527,7 @@ def test_utilisation_is_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_an_end_task_counts_where_each_seed_is_above_the_constant_answer() -> None:
-    judged = loaded("which_tasks").judged
+    judged = loaded("encoder").judged
     truth = np.repeat([2, 0, 1], [60, 25, 15])
     constant = np.full(100, 2)
     better, little = constant.copy(), constant.copy()

@@ -216,9 +216,6 @@ def _be_quiet_on_small_machines() -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
-__all__ = ["application", "main"]
-
-
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """What a cluster's scheduler, `kill` and a terminal that is closed send; Windows has no SIGHUP."""
 
@@ -249,3 +246,6 @@ def signals_interrupt() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+__all__ = ["application", "main"]
