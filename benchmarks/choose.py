@@ -1,6 +1,6 @@
 """Choose what single rows of a suite's table have of their own, each with the same number of trials.
 
-    python benchmarks/choose.py TRIALS.yaml --data DATA [--rows a,b] [--output TUNED.yaml]
+    python benchmarks/choose.py TRIALS.yaml --data DATA [--rows a,b] [--domains c,d] [--output TUNED.yaml]
 
 TRIALS.yaml names a suite, a settings file, the domains that are chosen on (in this order), a seed that no table has,
 and for each row the keys and values that are tried, the published one among them:
@@ -82,13 +82,13 @@ def asked_for(place: Path) -> dict[str, Any]:
 class Trials:
     """What TRIALS.yaml asks for, and what is known of it."""
 
-    def __init__(self, place: Path, data: Path, output: Path, runs: Path) -> None:
+    def __init__(self, place: Path, data: Path, output: Path, runs: Path, domains: Sequence[str] = ()) -> None:
         self.asked = asked_for(place)
         self.settings_file = place.parent / self.asked["settings"]
         overlay = read_overlay(self.settings_file)
         self.suite = find_suite(self.asked["suite"]).on(overlay, data)
         self.bench = RunFactory(self.suite, runs)
-        self.domains = tuple(self.asked["domains"])
+        self.domains = tuple(domains or self.asked["domains"])
         plain = self.bench.plain()
         self.changes = development(
             self.suite.recipe(plain.domains, method=plain.methods, seed=0, name="x", folder=runs)
@@ -198,13 +198,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("trials", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--rows", help="Only these, with commas.")
+    parser.add_argument("--domains", help="Choose on these, with commas, instead of the file's.")
     parser.add_argument("--output", type=Path, help="TUNED.yaml; beside TRIALS.yaml when left out.")
     parser.add_argument("--runs", type=Path, default=Path("runs/choose"))
     given = parser.parse_args(arguments)
     quiet()
     output = given.output or given.trials.with_name(f"{given.trials.stem}-tuned.yaml")
     try:
-        trials = Trials(given.trials, given.data, output, given.runs)
+        domains = given.domains.split(",") if given.domains else ()
+        trials = Trials(given.trials, given.data, output, given.runs, domains)
         for row in given.rows.split(",") if given.rows else trials.asked["rows"]:
             trials.row(row)
             trials.write()
