@@ -216,13 +216,16 @@ def test_the_fewest_keys_are_named_that_make_it_fit(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
-    """T5 and RoBERTa hold a tensor in several modules."""
+    """T5 and RoBERTa hold a tensor in several modules; a penalty on adapters reads all of them."""
     verdict = make_plan(small(tmp_path, "t5", "one"), measure=False, devices=4, memory=1000).verdict
     assert verdict is not None
     said = "'shared.weight' of T5ForConditionalGeneration belongs to several modules"
     assert f"FSDP2 cannot be used: {said}" in verdict.sentence
     with pytest.raises(RecipeError, match=f"`train.fsdp` cannot divide this run: {said}"):
         make_plan(small(tmp_path, "t5", "two", **SHARDED), measure=False, devices=4)
+    on_adapters = small(tmp_path, "llama", "adapters", ["lora", "mas"], **SHARDED)
+    with pytest.raises(RecipeError, match="method 'mas' reads the weights that adapters change"):
+        make_plan(on_adapters, measure=False, devices=4)
     with pytest.raises(RecipeError, match=r"`train\.fsdp` divides a run over several devices.*`--devices 8`"):
         make_plan(small(tmp_path, "llama", "three", **SHARDED), measure=False)
 

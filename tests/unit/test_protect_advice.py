@@ -332,7 +332,6 @@ ELSEWHERE = {
     "which an encoder-decoder does not learn": "test_an_encoder_decoder_has_the_penalties_and_weights_of_our_engine",
     "and `stop` keeps": "test_an_output_folder_of_another_training_is_refused_and_the_advice_works",
     "counts what it has generated in itself": "test_grpo_goes_back_to_its_best_step_and_not_on_from_it",
-    "does not support adapters that FSDP2 has sharded": "test_two_processes_go_back_together",  # with DDP
     "FSDP 1 hides": "test_two_processes_with_shards_learn_what_one_learns",
     **dict.fromkeys(
         (
@@ -345,7 +344,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "FSDP cannot shard", "cannot act on adapters under FSDP", "goes back to an earlier step",
+            "FSDP cannot shard", "goes back to an earlier step",
             "does not work under DeepSpeed", "several GPUs in one process",
         ),
         "test_two_processes_go_back_together",  # with DDP, which they advise

@@ -19,7 +19,6 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.methods.engine.protection import overrides
-from everlearn.model.adapted import is_adapted
 from everlearn.model.sharding import Blueprint, refill
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
@@ -335,12 +334,6 @@ def check_sharded(trainer: Trainer, methods: Sequence[Method], stop_then: str | 
             f"`stop_then='{stop_then}'` goes back to an earlier step, for which the Trainer would divide a model that "
             "FSDP has divided already. Use 'warn', or train with DDP."
         )
-    for method in methods:
-        if is_adapted(model) and method.needs.memory in ("statistics", "parameters"):
-            raise MethodError(
-                f"Method '{method.label}' cannot act on adapters under FSDP: the weight W + s B A that it reads needs "
-                "all of A and B, and a process has a part of them. Train with DDP."
-            )
 
 
 def _examples(trainer: Trainer) -> tuple[Any, Any]:

@@ -23,6 +23,7 @@ from everlearn.config.arguments import training_arguments
 from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
+from everlearn.model.adapted import is_adapted
 from everlearn.model.sharding import shared_parameters
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.run.compiled_layers import check_compiling
@@ -117,9 +118,13 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
 
 def why_not_sharded(model: nn.Module, methods: Sequence[Method]) -> str:
     """Return why FSDP2 cannot divide a model that these methods train; "" if it can."""
-    if not (why := _why_whole(methods)) and (shared := shared_parameters(model)):
-        why = f"'{shared[0]}' of {type(unwrap(model)).__name__} belongs to several modules, which form different groups"
-    return why
+    if why := _why_whole(methods):
+        return why
+    reading = [method.label for method in methods if method.needs.memory == "statistics"]
+    if reading and (is_adapted(model) or any(method.adds_peft for method in methods)):
+        return f"method '{reading[0]}' reads the weights that adapters change, W + s B A, which need all of A and B"
+    shared, kind = shared_parameters(model), type(unwrap(model)).__name__
+    return f"'{shared[0]}' of {kind} belongs to several modules, which form different groups" if shared else ""
 
 
 def _why_whole(methods: Sequence[Method]) -> str:

@@ -18,7 +18,7 @@ from everlearn.methods.state import Tensors
 from everlearn.model.adapted import weights_of
 from everlearn.model.objectives import Outputs
 from everlearn.model.peft_adapter import directions_of, matrices_of
-from everlearn.model.sharding import local_part, value_over_shards
+from everlearn.model.sharding import local_part, value_over_shards, whole
 from everlearn.ranges import Around, OneOf, ranges
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -192,13 +192,13 @@ class OLoRA(IncLoRA):
     # -- the terms ----------------------------------------------------------------------------------------------
 
     def begin_training(self, stage: Stage) -> None:
-        others = matrices_of(stage.model, "A", trained=False)
+        others = {path: whole(each.detach()) for path, each in matrices_of(stage.model, "A", trained=False).items()}
 
         def earlier(path: str) -> list[Tensor]:
             rows = [self._of_base[path]] if path in self._of_base else []
             rows += [learnt[_key(path)] for learnt in self._adapters.values() if _key(path) in learnt]
             frozen = others.get(path)  # of another adapter of the model, which may be in the memory too
-            return rows if frozen is None or any(_same(frozen, row) for row in rows) else [*rows, frozen.detach()]
+            return rows if frozen is None or any(_same(frozen, row) for row in rows) else [*rows, frozen]
 
         self._terms = Terms(self.config, stage.model, earlier)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from everlearn.methods.penalties.penalty import Placed, joined, place, refuse_shards
+from everlearn.methods.penalties.penalty import Placed, joined, place
 from everlearn.model.adapted import Weight, weights_of
 from everlearn.model.sharding import local, shard_like, sum_over_shards
 
@@ -235,11 +235,10 @@ def ellipsoid(label: str, known: Known, model: nn.Module) -> Ellipsoid:
     """Return the set for a model with adapters or without.
 
     Raises:
-        MethodError: the memory belongs to another model, or adapters are sharded.
+        MethodError: the memory belongs to another model.
     """
-    weights = weights_of(model).values()
-    refuse_shards(label, weights)
-    return (CurvedEllipsoid if any(weight.adapted for weight in weights) else Ellipsoid)(label, known, model)
+    adapted = any(weight.adapted for weight in weights_of(model).values())
+    return (CurvedEllipsoid if adapted else Ellipsoid)(label, known, model)
 
 
 def _preconditioner(optimizer: Optimizer | None, parameter: nn.Parameter) -> Tensor:

@@ -8,7 +8,7 @@ penalised, are options that all of them share.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,6 @@ import torch
 from accelerate.state import AcceleratorState, is_initialized
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from everlearn.data.blocks import BlockSource
@@ -197,7 +196,6 @@ class Penalty(Method):
             )
         self._read_exact(stage)
         held = self.held(stage)
-        refuse_shards(self.label, held.values())
         if self.reads_gradients:
             self._gradients.watch(held, lambda: self.reads_step(stage))
         if self._importance:
@@ -494,12 +492,6 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
         for name, weight in weights.items()
         if weight.trained and name in importance
     ]
-
-
-def refuse_shards(label: str, weights: Iterable[Weight]) -> None:
-    """Raise ``MethodError`` if adapters are sharded (FSDP2): a shard of W + s B A needs all of A."""
-    if any(isinstance(each, DTensor) for weight in weights if weight.adapted for each in weight.moved_by):
-        raise MethodError(f"Method '{label}' does not support adapters that FSDP2 has sharded. Train with DDP.")
 
 
 def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Tensor, float]:
