@@ -24,7 +24,7 @@ LOOKED_AT = 50
 HELD_OUT_SPLITS = ("validation", "test", "train")
 """Splits of a folder from which text to measure on is read; the first that exists."""
 IN_RECIPE = 'name it in the recipe: `text_column: "{}"`'
-"""How to read a text inside a column, for errors; takes the column."""
+"""How to read a text inside a column, for errors about a domain; takes the column."""
 WRITE_TEXT = "write what is to be read into a column 'text'"
 """How to read one of several columns, whatever they hold, for errors."""
 
@@ -126,7 +126,7 @@ def choose_columns(
     task: str | None,
     learner: str | None = None,
     chats: bool = True,
-    nested: str = IN_RECIPE,
+    nested: str | None = None,
 ) -> Columns:
     """Choose the columns of text, of prompt and answer, or of a chat.
 
@@ -137,7 +137,7 @@ def choose_columns(
         learner: subject of error messages, such as "An encoder-decoder model", if the model can only learn prompts and
             answers; None for other models.
         chats: whether the model learns chats: a decoder.
-        nested: how to read a text inside a column, for errors.
+        nested: how to read a text inside a column, for errors; None for a domain, whose recipe names it.
 
     Raises:
         DataError: the corpus has no columns that suit the task, or its rows are not read as they are meant.
@@ -195,7 +195,7 @@ def choose_columns(
     if text is None:
         instead = 'Write one line of JSON per document, as in {"text": "…"}, or {"prompt": "…", "answer": "…"}.'
         if inner := nested_texts(rows):
-            instead = f"To read a text inside a column, {nested.format(f'{{{max(inner)[1]}}}')}."
+            instead = f"To read a text inside a column, {(nested or IN_RECIPE).format(f'{{{max(inner)[1]}}}')}."
         raise DataError(f"{path} has no column of text: its columns are {shown}. {instead}")
     return Columns(text)
 
@@ -235,14 +235,14 @@ def _is_node(value: Mapping[str, Any]) -> bool:
     return "text" in value and isinstance(value.get("replies"), list | tuple)
 
 
-def _as_text(column: str, nested: str) -> str:
-    """Return how to read a column as plain text although the rows hold more, for errors of what has `nested`."""
-    if nested == IN_RECIPE:
+def _as_text(column: str, nested: str | None) -> str:
+    """Return how to read a column as plain text although the rows hold more, for errors; `nested` as above."""
+    if nested is None:
         return f"use `--task pretrain` or name it in a recipe (`text_column: {column}`)"
     return nested.format(column)
 
 
-def _check_trees(path: str, row: Mapping[str, Any], task: str | None, nested: str) -> None:
+def _check_trees(path: str, row: Mapping[str, Any], task: str | None, nested: str | None) -> None:
     """Refuse conversation trees, over many rows or one in each; single messages may be learnt as plain text."""
     held, single = tree_in(row), row.keys() >= MESSAGE_OF_TREE
     if held and not (single and task == "pretrain"):
@@ -265,7 +265,7 @@ def _check_contests(path: str, rows: Sequence[Mapping[str, Any]], texts: Collect
         )
 
 
-def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str], nested: str) -> None:
+def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str], nested: str | None) -> None:
     """Refuse prompts whose answers are in a column without a usual name, or are several: one of them would be lost."""
     asked = next((name for name in sorted(texts) if name.lower() in PROMPTS), None)
     counts = {name for row in rows for name, value in row.items() if isinstance(value, int | float)}
