@@ -353,20 +353,21 @@ def header(arguments: argparse.Namespace) -> dict[str, Any]:
     report = environment(arguments.device)
     if not report["bf16_in_hardware"]:
         print("This processor has no bf16 arithmetic (AVX512-BF16, AMX): bf16 is emulated and slower than float32.")
+    if "batch" in arguments:
+        report |= {"batch": arguments.batch, "length": LENGTH}
     return report | {
-        "batch": arguments.batch,
-        "length": LENGTH,
         "segments": arguments.segments,
         "steps_per_segment": arguments.steps,
         "load_average_at_start": os.getloadavg()[0],
     }
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every speed benchmark has."""
+def parser(description: str | None, batch: bool = True) -> argparse.ArgumentParser:
+    """The options of what is timed in turns; `batch`: whether it learns :func:`packed_rows`, and not a recipe's."""
     out = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument("--output", type=Path, help="write the result here as JSON")
-    out.add_argument("--batch", type=int, default=32, help="rows per step")
+    if batch:
+        out.add_argument("--batch", type=int, default=32, help="rows per step")
     out.add_argument("--segments", type=int, default=6, help="timed segments of each contender")
     out.add_argument("--steps", type=int, default=2, help="timed steps of a segment")
     out.add_argument("--warmup", type=int, default=1, help="steps of a segment before the clock starts")

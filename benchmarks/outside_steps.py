@@ -255,7 +255,8 @@ def medians(taken: list[dict[str, float]]) -> dict[str, float]:
 def main() -> None:
     import harness
 
-    parser = harness.parser(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, help="write the result here as JSON")
     parser.add_argument("--text", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--alone", nargs=3, metavar=("COMPARISON", "CONTENDER", "FOLDER"), help=argparse.SUPPRESS)
@@ -263,7 +264,8 @@ def main() -> None:
     if arguments.alone:
         comparison, contender, folder = arguments.alone
         return work_alone(comparison, int(contender), Path(folder))
-    report = harness.header(arguments) | {"comparisons": {}}
+    report = harness.environment("cpu") | {"threads": 1, "load_average_at_start": os.getloadavg()[0]}
+    report["comparisons"] = {}
     alone = os.environ | {"RAYON_NUM_THREADS": "1"}  # of the tokenizer, which otherwise takes every core
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -64,7 +64,7 @@ def contender(learner: ContinualLearner, entry: RowSpec, device: str) -> harness
 
 
 def main() -> None:
-    parser = harness.parser(__doc__)
+    parser = harness.parser(__doc__, batch=False)
     parser.add_argument("recipe", type=Path)
     parser.add_argument(
         "--methods", default="sequential,migu,migu_kept_rows", help="the first is what others are held against"
