@@ -49,33 +49,37 @@ class Body:
 def learn_tasks(body: Body, factory: RunFactory, job: Job, place: Path) -> Made:
     """Let a body learn the tasks of the domains; a cell that was stopped goes on after the last task that it learnt.
 
-    A stage's folder has the classifier of its task with the body as it was then. Later tasks change the body below the
-    classifiers of earlier ones, which wait.
+    A stage's folder has the classifier of its task with the body as it was then. Later tasks change the body below it,
+    with which it is measured again.
     """
     recipe = factory.recipe(job, place / "run")
     folder = factory.begun(recipe).folder
     tokenizer = load_tokenizer(recipe.model)
     tasks = [task for task in recipe.end_tasks if isinstance(task, EndTask)]
     sets = {task.name: read_end_task(task) for task in tasks}
-    classifiers: list[Any] = []
     for number, task in enumerate(tasks, 1):
-        stage = folder.stage(number, task.name)
-        if files.damage(stage) is None:
-            classifiers.append(AutoModelForSequenceClassification.from_pretrained(stage).eval())
+        stages = [folder.stage(position, each.name) for position, each in enumerate(tasks[:number], 1)]
+        if files.damage(stages[-1]) is None:
             continue
-        before = classifiers[-1].base_model if classifiers else start(body, str(recipe.model.path), job.seed or 0)
-        classifiers.append(learnt(before, body, tokenizer, task, sets[task.name], job.seed or 0))
-        for own, asked in zip(classifiers, tasks, strict=False):
-            own.base_model.load_state_dict(classifiers[-1].base_model.state_dict())
+        before = stored(stages[-2]).base_model if number > 1 else start(body, str(recipe.model.path), job.seed or 0)
+        classifier = learnt(before, body, tokenizer, task, sets[task.name], job.seed or 0)
+        for stage, asked in zip(stages, tasks, strict=False):
+            own = classifier if asked is task else stored(stage)
+            own.base_model.load_state_dict(classifier.base_model.state_dict())
             cell = measured(own, tokenizer, asked, *sets[asked.name], seed=job.seed or 0)
             replace(cell, row=task.name).save(task_path(folder.path / "evaluation", number, asked.name))
-        with files.new_folder(stage) as new:
-            classifiers[-1].save_pretrained(new)
+        with files.new_folder(stages[-1]) as new:
+            classifier.save_pretrained(new)
     often = {name: np.bincount(test.labels) / len(test) for name, (_, test) in sets.items()}
     return results(recipe, folder, tasks), {
         "examples": {name: len(test) for name, (_, test) in sets.items()},
         "shares": {name: shares.tolist() for name, shares in often.items()},
     }
+
+
+def stored(stage: Path) -> Any:
+    """Return the classifier in the folder of a stage."""
+    return AutoModelForSequenceClassification.from_pretrained(stage).eval()
 
 
 def start(body: Body, words: str, seed: int) -> Any:
