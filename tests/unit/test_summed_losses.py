@@ -139,6 +139,20 @@ def test_bfloat16_is_as_exact_as_one_projection(
         assert errors[1] < 0.05
 
 
+@pytest.mark.parametrize("chunk", [WHOLE, SMALL])
+def test_features_of_another_type_than_the_head_are_refused_by_torch(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the model's own forward pass, however many labels there are."""
+    model, objective, batch = case("llama")
+    output_head(model).bfloat16()
+    monkeypatch.setattr(vocabulary_head, "LOGITS_PER_CHUNK", chunk)
+    with pytest.raises(RuntimeError, match="dtype"):
+        gradients(model, objective, batch, mean, summed=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        gradients(model, objective, batch, mean, summed=True)
+
+
 def test_hooks_of_a_weight_see_its_complete_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Squared chunk by chunk it would be another gradient."""
     monkeypatch.setattr(vocabulary_head, "LOGITS_PER_CHUNK", SMALL)

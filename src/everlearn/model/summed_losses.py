@@ -101,7 +101,7 @@ def _with_gradients(
     )
     for start in range(0, len(features), ctx.rows):
         place = slice(start, min(start + ctx.rows, len(features)))
-        part = features[place].to(used.dtype)
+        part = features[place].to(dtype) if autocast else features[place]
         outputs = F.linear(part, used, bias).requires_grad_()
         with torch.enable_grad():
             losses = ctx.losses(outputs, place, factors is None)
