@@ -33,6 +33,10 @@ MEASURED, COMPLETE = "what is measured", "the complete model"
 ESTIMATED = (ACTIVATIONS, GATHERED, COPIES)
 """Parts that are estimates; the others are exact."""
 OPTIMIZER = "optimizer"
+QUANTISED_FROM, QUANTISED_BLOCK = 4096, 256
+"""Of bitsandbytes: smallest tensor whose moments have 8 bits, and the numbers that share a scale (float32)."""
+ADAM = 8
+"""Bytes per number of Adam's two moments in float32."""
 
 
 @dataclass(frozen=True)
@@ -267,12 +271,6 @@ def memory_free() -> tuple[int | None, str]:
     except (OSError, StopIteration, ValueError):
         return None, "this machine"
     return free, "this machine"
-
-
-QUANTISED_FROM, QUANTISED_BLOCK = 4096, 256
-"""Of bitsandbytes: smallest tensor whose moments have 8 bits, and the numbers that share a scale (float32)."""
-ADAM = 8
-"""Bytes per number of Adam's two moments in float32."""
 
 
 def optimizer_bytes(args: TrainingArguments, shapes: Sequence[torch.Size]) -> tuple[int, bool]:

@@ -29,6 +29,8 @@ _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
 """Metrics of text, the preferred one first: only bits per byte does not depend on the tokenizer."""
 HEADLINE = ("gained", "learnt", "forgotten", "general_drift")
 """Quantities of the main metric in the first table, in this order."""
+METRIC, KEY = "bits_per_byte", "general_drift"
+"""Metric and quantity that the tolerance bounds."""
 
 
 @dataclass(frozen=True)
@@ -343,9 +345,6 @@ def _own_notes(
     if only:
         notes.append(f"Metrics that not every run has, shown for {label} alone: {listing(only)}.")
     return notes
-
-
-METRIC, KEY = "bits_per_byte", "general_drift"
 
 
 class Side(StrEnum):

@@ -404,20 +404,33 @@ def _chunked_loss(
     rows = max(1, LOGITS_PER_CHUNK // project.width)
     own = 0 if parts[0].labels is None else parts[0].labels.numel()
     many = len(features) > rows
-    results, pieces, start = [], [], 0
+    results, start = [], 0
     if many and parts[0].summed and torch.is_grad_enabled() and can_sum(project.head, features):
         # Half as many logits at once: beside them are the sums of gradients, and it is as fast.
         at_once = max(1, rows // 2)
         results.append(summed_losses(of_the_batch, project.head, features[:own], labels[:own] != IGNORE, at_once))
         parts, start = parts[1:], own
-    # Labels with cross-entropy share chunks, whatever rows they belong to.
+    pieces = [
+        (features[place], labels[place], own - place.start, loss, at) for place, loss, at in _chunks(parts, rows, start)
+    ]
+    results += [checkpoint(losses, *piece, use_reentrant=False) if many else losses(*piece) for piece in pieces]
+    return results[0] if len(results) == 1 else torch.cat(results)
+
+
+def _chunks(parts: Sequence[Labelled], rows: int, start: int) -> Iterator[tuple[slice, LogitLoss | None, slice]]:
+    """Yield the place of each chunk of labels among all labels, its loss, and its place in the labels of that loss.
+
+    Labels with cross-entropy share chunks, whatever rows they belong to.
+
+    Args:
+        parts: the parts, of which the first begins at the label `start`.
+        rows: largest number of labels in a chunk.
+        start: number of a label.
+    """
     for _, several in itertools.groupby(parts, key=lambda part: part.loss and id(part)):
         group = list(several)
         count = sum(part.labels.numel() for part in group if part.labels is not None)
         for at in range(0, max(1, count), rows):
             here = slice(at, min(at + rows, count))
-            place = slice(start + here.start, start + here.stop)
-            pieces.append((features[place], labels[place], own - place.start, group[0].loss, here))
+            yield slice(start + here.start, start + here.stop), group[0].loss, here
         start += count
-    results += [checkpoint(losses, *piece, use_reentrant=False) if many else losses(*piece) for piece in pieces]
-    return results[0] if len(results) == 1 else torch.cat(results)
