@@ -14,7 +14,8 @@ from rows import STREAMS, Way, entries, lines_of, parts_of, reads_old_text, rows
 from everlearn import files
 from everlearn.commands.yaml_text import method_text
 from everlearn.comparison import formatting as fmt
-from everlearn.grid import Line
+from everlearn.evaluation.build import BASE
+from everlearn.grid import Line, load_results
 from everlearn.grid.relative_to_plain import DRIFT, FORGOTTEN, LEARNT, TITLES, compute_of, share_cell, shares_of_plain
 from everlearn.methods.sequential import PLAIN
 from everlearn.report.figures import draw
@@ -22,6 +23,7 @@ from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.figures.registry import standalone
 from everlearn.report.tables import Table, TableCell, markdown_table
 
+METRIC = "bits_per_byte"
 REGIME = 0.25
 """Bits per byte that plain training must learn and forget for a stream to say anything."""
 NUMBERS = (LEARNT, FORGOTTEN, DRIFT)
@@ -53,7 +55,7 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
             steps = int(yaml.safe_load((recipes / f"{stream}.yaml").read_text())["train"]["max_steps"])
             first, others = lines_of(results / stream, FIRST), lines_of(results / stream, without=FIRST)
             fresh[stream] = choice.scored(others)
-            page = StreamPage(stream, rows[stream], lines, first, others, steps)
+            page = StreamPage(stream, rows[stream], lines, first, others, steps, arithmetic(results / stream))
             found["streams"][stream] = page.as_data()
             files.write_text(place / f"frontier-{stream}.md", page.text(place, penalties))
     name = choice.recommended(results) if len(found["streams"]) == len(STREAMS) else None
@@ -75,6 +77,7 @@ class StreamPage:
         first: the same over the first seed, which strengths are chosen with.
         others: the same over the other seeds, which say how good what was chosen is.
         steps: of plain training, for each domain.
+        arithmetic: what :func:`arithmetic` says of its cells.
     """
 
     def __init__(
@@ -85,8 +88,10 @@ class StreamPage:
         first: Mapping[str, Line],
         others: Mapping[str, Line],
         steps: int,
+        arithmetic: str = "",
     ) -> None:
         self.stream, self.rows, self.lines, self.first, self.steps = stream, rows, lines, first, steps
+        self.arithmetic = arithmetic
         self.plain = lines[PLAIN]
         self.chosen = choice.chosen(rows, first)
         self.fresh = {name: len(others[name].runs) for name in choice.scored(others)}
@@ -99,12 +104,23 @@ class StreamPage:
         }
         return {
             "plain": own | {"runs": len(self.plain.runs)},
+            "plain_at": {
+                f"{rate:g}": vars(scores) | {"runs": len(self.lines[name].runs)}
+                for rate, name, scores in self.plain_at()
+            },
             "rows": {
                 row: {"entry": name, "methods": self.rows[row][name], "other_seeds": self.fresh.get(name, 0)}
                 | vars(self.scores[name])
                 for row, name in self.chosen.items()
             },
         }
+
+    def plain_at(self) -> list[tuple[float, str, AgainstPlain]]:
+        """Learning rate, entry and shares of plain training at other rates, over all seeds, by the rate."""
+        found = choice.scored(self.lines)
+        names = [name for name in self.rows.get(PLAIN, {}) if name in found]
+        rate = "train.learning_rate"
+        return sorted((float(self.lines[name].facts.options[rate]), name, found[name]) for name in names)
 
     def text(self, place: Path, penalties: Sequence[str]) -> str:
         """The page; its pictures are written beside it."""
@@ -141,6 +157,7 @@ class StreamPage:
             "pass counts as a third of a forward and backward pass. Replayed rows replace rows of the domain. "
             "Averages of weights are taken at the end of every domain, before anything is measured. Shares are "
             "percent of plain training with the same seed, ± the standard deviation over seeds."
+            f"{self.arithmetic}"
         )
 
     def _one_each(self) -> list[tuple[str, str]]:
@@ -212,6 +229,41 @@ class StreamPage:
         return curves
 
 
+def arithmetic(cells: Path) -> str:
+    """Say how many cells were made on machines whose scores of the base model differ from those of plain training."""
+    kinds: dict[tuple[float, ...], list[str]] = {}
+    for cell in load_results(cells):
+        scores = cell.matrices[METRIC]
+        base = tuple(value for stage, _, value, *_ in scores.cells if stage == BASE)
+        kinds.setdefault(base, []).append(cell.grid.row)
+    common = next(base for base, rows in kinds.items() if PLAIN in rows)
+    others = {base: rows for base, rows in kinds.items() if base != common}
+    if not others:
+        return ""
+    apart = max(abs(one - two) for base in others for one, two in zip(base, common, strict=True))
+    count, every = sum(map(len, others.values())), sum(map(len, kinds.values()))
+    return (
+        f"\n\n{count} of {every} runs were made on a machine with another arithmetic than plain training: there the "
+        f"scores of the base model differ by up to {apart:.5f} bits per byte."
+    )
+
+
+def curve_of_plain(streams: Mapping[str, Any]) -> Table:
+    """Return plain training by its learning rate on all streams."""
+    rates = sorted({rate for data in streams.values() for rate in data["plain_at"]}, key=float)
+
+    def cell(data: Mapping[str, Any], rate: str) -> TableCell:
+        own = data["plain_at"].get(rate)
+        return TableCell(fmt.MISSING if own is None else f"{_said(AgainstPlain.read(own))} ({own['runs']})")
+
+    return Table(
+        "Plain training at other learning rates",
+        ("Learning rate", *(f"{stream}: kept, forgetting, drift (runs)" for stream in streams)),
+        tuple((rate, tuple(cell(data, rate) for data in streams.values())) for rate in rates),
+        "Percent of plain training at the rate of the recipe, 0.001: learning, forgetting, drift on general text.",
+    )
+
+
 def both(found: Mapping[str, Any], results: Path) -> str:
     """The page of both streams: the rule, what is recommended, and each row's shares side by side."""
     streams = found["streams"]
@@ -251,6 +303,7 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         f"## Recommended\n\n{said}",
         f"## The rule\n\n{rule}",
         markdown_table(table, 2) if names else "",
+        markdown_table(curve_of_plain(streams), 2) if names else "",
     ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 

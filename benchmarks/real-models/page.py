@@ -1,15 +1,15 @@
 """Write docs/results/real-models.md and .json from the results: python benchmarks/real-models/page.py
 
 In each section the text above the first table is written by hand and stays; the tables are made from the cells of the
-fresh streams (``fresh/``, ``far/``), the trials of the development stream (``development.jsonl``) and what the training
-of the encoder measured (``minilm.json``, ``encoder-tasks.json``).
+fresh streams (``fresh/``, ``far/``), the trials of the development stream (``development.jsonl``), what the training
+of the encoder measured (``minilm.json``, ``encoder-tasks.json``) and its cells of six domains (``encoder/``).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -26,11 +26,13 @@ LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
 """The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
 FRESH = ("fresh", "far")
 """The folders of the streams on which nothing was chosen, in the order of their sections."""
-ORDERS = {0: "given", 23: "reverse"}
-"""Number of an order of four domains → what it is."""
+ORDERS = {0: "given", 1: "second", 23: "reverse"}
+"""Number of an order of domains → what it is: 23 reverses four domains, 1 is the suite's second order of six."""
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
 HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
 RECOMMENDED = "recommended (MAS) at 3.0e-04"
+UNTRAINED = "none"
+"""The row of the encoder without any domain."""
 OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
 """Rows that read text which the base model had read."""
 
@@ -78,10 +80,11 @@ class Result:
 
 
 @dataclass(frozen=True)
-class FreshCell:
-    """One cell of a fresh stream; numbers in bits per byte."""
+class GridCell:
+    """One cell of a stream; numbers in bits per byte."""
 
     row: str
+    rate: float
     order: int
     seed: int
     numbers: dict[str, float]
@@ -89,44 +92,60 @@ class FreshCell:
     """Domain → how much better than the base model it is read at the end."""
     base: dict[str, float]
     """Domain → score of the base model."""
+    tasks: dict[str, float]
+    """End task → share of right answers at the end; empty without end tasks."""
 
     @classmethod
-    def of(cls, cell: dict[str, Any]) -> FreshCell:
+    def of(cls, cell: dict[str, Any]) -> GridCell:
         """Read a cell."""
         grid = cell["grid"]
-        rate = f"{grid['options']['train.learning_rate']:.1e}"
-        plain = cell["methods"][0]["name"] == "sequential"
+        method, rate = cell["methods"][0]["name"], rate_of(grid)
+        row = {"sequential": f"plain training at {rate:.1e}", "mas": RECOMMENDED}.get(method, grid["title"])
         each = {name: found["value"] for name, found in cell["summary"][METRIC]["gained"].items() if name != "mean"}
         scores = {(at, name): value for at, name, value, *_ in cell["matrices"][METRIC]["cells"]}
         return cls(
-            f"plain training at {rate}" if plain else RECOMMENDED,
+            row,
+            rate,
             grid["order"],
             grid["seed"],
             numbers_of(cell),
             each,
             {name: scores["base", name] for name in each},
+            accuracy_at_the_end(cell),
         )
 
 
-def fresh_rows(cells: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[int, int], FreshCell]]:
-    """Return the cells of each row by order and seed; only pairs of order and seed that every row has."""
-    rows: dict[str, dict[tuple[int, int], FreshCell]] = {}
-    for cell in map(FreshCell.of, cells):
+def rate_of(grid: dict[str, Any]) -> float:
+    """Return the learning rate of a cell: an option of its row, or a setting of the whole grid."""
+    rate = grid["options"].get("train.learning_rate") or grid["settings"]["recipe.train"]["learning_rate"]
+    return float(rate)
+
+
+def accuracy_at_the_end(cell: dict[str, Any]) -> dict[str, float]:
+    """Return the accuracy of each end task after the last domain; empty without end tasks."""
+    matrix = cell["matrices"].get("accuracy", {"rows": [""], "cells": []})
+    return {name: value for at, name, value, *_ in matrix["cells"] if at == matrix["rows"][-1]}
+
+
+def rows_of(cells: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[int, int], GridCell]]:
+    """Return the cells of each row by order and seed; only pairs of order and seed that every row has.
+
+    The recommended method is first, then plain training by its learning rate, then the others as they come.
+    """
+    rows: dict[str, dict[tuple[int, int], GridCell]] = {}
+    for cell in map(GridCell.of, cells):
         rows.setdefault(cell.row, {})[cell.order, cell.seed] = cell
     common = set.intersection(*(set(own) for own in rows.values()))
-    order = sorted(rows, key=lambda row: (row != RECOMMENDED, float(row.split()[-1]) if row != RECOMMENDED else 0))
+    plain = {row: next(iter(own.values())).rate for row, own in rows.items() if row.startswith("plain")}
+    order = sorted(rows, key=lambda row: (row != RECOMMENDED, row not in plain, plain.get(row, 0)))
     return {row: {key: rows[row][key] for key in sorted(common)} for row in order}
 
 
 def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the tables of a fresh stream: every row, `recommended` against each rate of plain training, domains."""
-    rows = fresh_rows(cells)
+    rows = rows_of(cells)
     recommended = rows[RECOMMENDED]
-    count = ", ".join(f"{ORDERS[order]} order with seed {seed}" for order, seed in recommended)
-    each = tuple(
-        (row, tuple(_spread([cell.numbers[name] for cell in own.values()]) for name in NUMBERS))
-        for row, own in rows.items()
-    )
+    each, note = _each_row(rows)
     pairs = tuple(
         (
             f"minus {row}",
@@ -138,9 +157,6 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
         for row, own in rows.items()
         if row != RECOMMENDED
     )
-    note = f"Bits per byte. Runs: {count}."
-    if len(recommended) > 1:
-        note += " The mean over them, and in brackets the lowest and the highest value."
     first = next(iter(recommended.values()))
     domains = tuple(first.gained)
     by_domain = tuple(
@@ -155,6 +171,19 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
             "Better than the base at the end, by domain", ("Row", *domains), by_domain, f"{note} Base model: {base}."
         ),
     ]
+
+
+def _each_row(rows: Mapping[str, Mapping[tuple[int, int], GridCell]]) -> tuple[Any, str]:
+    """Return each row's numbers, and what they are of."""
+    runs = next(iter(rows.values()))
+    each = tuple(
+        (row, tuple(_spread([cell.numbers[name] for cell in own.values()]) for name in NUMBERS))
+        for row, own in rows.items()
+    )
+    note = f"Bits per byte. Runs: {', '.join(f'{ORDERS[order]} order with seed {seed}' for order, seed in runs)}."
+    if len(runs) > 1:
+        note += " The mean over them, and in brackets the lowest and the highest value."
+    return each, note
 
 
 def _spread(values: Sequence[float]) -> TableCell:
@@ -217,8 +246,10 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     return [curve, trials]
 
 
-def encoder_tables(facts: dict[str, Any], tasks: dict[str, dict[str, Any]]) -> list[Table]:
-    """Return the tables of the held-out text along the training of the encoder, and of its end tasks."""
+def encoder_tables(
+    facts: dict[str, Any], tasks: dict[str, dict[str, Any]], cells: Iterable[dict[str, Any]]
+) -> list[Table]:
+    """Return the tables of the held-out text along the training of the encoder, its end tasks, and six domains."""
     rows = tuple(
         (f"{each['step']:,}", (TableCell(f"{each['tokens']:,}"), TableCell(f"{each['bits_per_byte']:.3f}")))
         for each in facts["held_out"]
@@ -242,7 +273,46 @@ def encoder_tables(facts: dict[str, Any], tasks: dict[str, dict[str, Any]]) -> l
         "Accuracy. Constant answer: the most frequent label of the test examples. Above, at least: the lowest end, over"
         " the seeds, of the 95 % interval of the paired difference from it, in points."
     )
-    return [training, Table("End tasks before any domain", header, judged, note)]
+    return [training, Table("End tasks before any domain", header, judged, note), *six_domains_tables(cells)]
+
+
+def six_domains_tables(cells: Iterable[dict[str, Any]]) -> list[Table]:
+    """Return the tables of six domains on the encoder: held-out text, and end tasks after the last domain."""
+    learnt, tasks = [], {}
+    for cell in cells:
+        if cell["grid"]["row"] == UNTRAINED:
+            tasks["no adaptation"] = [accuracy_at_the_end(cell)]
+        else:
+            learnt.append(cell)
+    rows = rows_of(learnt)
+    each, note = _each_row(rows)
+    tasks |= {row: [cell.tasks for cell in own.values()] for row, own in rows.items()}
+    names = tuple(next(iter(tasks.values()))[0])
+    right = tuple(
+        (
+            row,
+            (
+                *(_percent([run[name] for run in runs]) for name in names),
+                _percent([fmean(run.values()) for run in runs]),
+            ),
+        )
+        for row, runs in tasks.items()
+    )
+    return [
+        Table("Six domains: held-out text", ("Row", *HEADER), each, note),
+        Table(
+            "Six domains: end tasks after the last domain",
+            ("Row", *names, "Mean ↑"),
+            right,
+            note.replace("Bits per byte", "Accuracy in percent"),
+        ),
+    ]
+
+
+def _percent(values: Sequence[float]) -> TableCell:
+    values = [100 * value for value in values]
+    range_ = f" [{min(values):.1f}, {max(values):.1f}]" if len(values) > 1 else ""
+    return TableCell(f"{fmean(values):.1f}{range_}")
 
 
 def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
@@ -259,7 +329,7 @@ def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str
             stream: {
                 row: {name: fmean(cell.numbers[name] for cell in own.values()) for name in NUMBERS}
                 | {"cells": len(own)}
-                for row, own in fresh_rows(cells).items()
+                for row, own in rows_of(cells).items()
             }
             for stream, cells in streams.items()
         },
@@ -270,6 +340,11 @@ def _cells(result: Result) -> tuple[TableCell, ...]:
     return tuple(TableCell(f"{getattr(result, name):+.3f}") for name in NUMBERS)
 
 
+def encoder_cells() -> list[dict[str, Any]]:
+    """Return the cells of the encoder, one folder for each learning rate."""
+    return [kept.value for folder in sorted((HERE / "encoder").iterdir()) for kept in find_cells(folder).values()]
+
+
 def main() -> None:
     lines = [json.loads(line) for line in (HERE / "development.jsonl").read_text().splitlines()]
     streams = {name: [kept.value for kept in find_cells(HERE / name).values()] for name in FRESH}
@@ -277,7 +352,7 @@ def main() -> None:
     parts = [head.rstrip()]
     encoder = json.loads((HERE / "minilm.json").read_text(encoding="utf-8"))
     tasks = json.loads((HERE / "encoder-tasks.json").read_text(encoding="utf-8"))
-    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder, tasks), tables(lines))
+    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder, tasks, encoder_cells()), tables(lines))
     for section, own in zip(sections, made, strict=True):
         parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:

@@ -142,6 +142,52 @@ def test_only_files_lie_in_the_folder_of_the_corpora(scripts: Scripts) -> None:
     }
 
 
+def test_plain_training_is_a_curve_over_learning_rates_and_another_arithmetic_is_said(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    rates = "[{name: sequential}, {name: sequential, train.learning_rate: [0.002, 0.0005]}]"
+    (tmp_path / "rows.yaml").write_text(ROWS.replace("[{name: sequential}]", rates))
+    results = tmp_path / "results"
+
+    def plain(rate: float, seed: int, *shares: float) -> Run:
+        return cell(f"sequential-learning_rate{rate}", seed, *shares, options={"train.learning_rate": rate})
+
+    elsewhere = cell("l2-strength1", 1, 1.0, 1.0, 1.0)
+    bits = made_of(elsewhere)["bits_per_byte"]
+    bits["general"]["base"] += 0.00005
+    for stream in ("masked", "causal"):
+        write(
+            results / stream,
+            *(cell("sequential", seed, 1.0, 1.0, 1.0) for seed in (1, 2)),
+            *(plain(0.0005, seed, 0.9, 0.5 + 0.1 * seed, 0.7) for seed in (1, 2)),
+            *([plain(0.002, 1, 1.0, 1.4, 1.5), like(elsewhere, bits_per_byte=bits)] if stream == "causal" else []),
+        )
+    scripts.pages.write(tmp_path / "pages", FOLDER, results, tmp_path / "rows.yaml")
+    page = (tmp_path / "pages/frontier.md").read_text()
+    assert "| 0\\.0005 | 90, 65, 70 % (2) | 90, 65, 70 % (2) |\n| 0\\.002 | – | 100, 140, 150 % (1) |" in page
+    said = "1 of 6 runs were made on a machine with another arithmetic than plain training"
+    causal, masked = ((tmp_path / f"pages/frontier-{name}.md").read_text() for name in ("causal", "masked"))
+    assert said in causal
+    assert "differ by up to 0.00005 bits per byte" in causal
+    assert "arithmetic" not in masked
+
+
+def test_a_new_cell_takes_the_denominators_of_the_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    add = importlib.import_module("add")
+
+    def found(*values: float) -> dict[str, Any]:
+        names = [("base", "a"), ("base", "general"), ("a", "a"), ("a", "general")]
+        cells = [[*name, value, 0.1, 0.2] for name, value in zip(names, values, strict=True)]
+        return {"matrices": {"bits_per_byte": {"title": "Bits", "cells": cells}, "loss": {}}, "summary": {"loss": 1}}
+
+    made = add.converted(found(2.0, 4.0, 1.0, 5.0), found(3.0, 4.0, 9.0, 9.0))
+    assert add.scores(made) == {("base", "a"): 3, ("base", "general"): 4, ("a", "a"): 1.5, ("a", "general"): 5}
+    assert list(made["matrices"]) == ["bits_per_byte"]
+    assert made["summary"] == {}
+
+
 def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_seeds(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
