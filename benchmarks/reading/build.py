@@ -96,7 +96,9 @@ def main() -> None:
             lines = [json.dumps({key: row[key] for key in ("text", "answer", "options")}) for row in found]
             (given.output / f"{corpus}-{split}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
             share = sum(row["most"] == row["answer"] for row in found) / count
-            print(f"{corpus} {split}: {count} questions, chance {100 / OPTIONS:.0f} %, most frequent {100 * share:.1f} %")
+            print(
+                f"{corpus} {split}: {count} questions, chance {100 / OPTIONS:.0f} %, most frequent {100 * share:.1f} %"
+            )
 
 
 if __name__ == "__main__":
