@@ -165,13 +165,21 @@ def test_pseudo_samples_are_the_same_for_the_same_seed_and_gone_after_the_domain
     assert any(name not in found[2] or not torch.equal(value, found[2][name]) for name, value in found[0].items())
 
 
-def test_what_the_model_cannot_write_is_noted() -> None:
+def test_what_the_model_cannot_write_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     lfpt5, model = method(separator="tensors flow graphs nodes edges"), tiny.model("t5")
     learnt(lfpt5, model)
-    at = stages.stage(model, 2, "text-to-text")
+    at, written = stages.stage(model, 2, "text-to-text"), list[int]()
+
+    def counted(steps: Any, ending: Any) -> Any:
+        rows = decode(steps, ending)
+        written.extend(len(row) for row in rows)
+        return rows
+
+    monkeypatch.setattr(lfpt5_module, "decode", counted)
     parts = stages.learn([lfpt5], at)
     assert at.notes == [
-        "Method 'lfpt5': of 24 generated examples of 'd1' only 0 had a prompt and an answer (6 were requested)."
+        "Method 'lfpt5': of 24 generated examples of 'd1' only 0 had a prompt and an answer (6 were requested). The "
+        f"others have {sum(written) / 24:.1f} tokens on average; {written.count(20)} ran to the limit of 20."
     ]
     assert parts[0].keys() == {"loss", "lfpt5/lm"}
 

@@ -35,8 +35,8 @@ class LifelongMoE(Method):
     The paper trains a mixture from scratch. Here a dense model is converted: its feed-forward networks are the first
     expert, frozen from the first domain on, and new experts start as copies of them (sparse upcycling, arXiv
     2212.05055), so that the first domain starts from the function of the base model. Every feed-forward network has
-    experts; in the paper every second. There is no load-balancing loss: with frozen rows it could only send the tokens
-    of the new domain to old experts.
+    experts; in the paper every second. Encoders and encoder-decoders can have them too; the paper has a decoder. There
+    is no load-balancing loss: with frozen rows it could only send the tokens of the new domain to old experts.
 
     The model of a stage, a plain model, consists of the shared parts and the first expert; the other experts are the
     memory of the method, with which texts of all domains are read, without a domain id.

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -259,7 +260,7 @@ class LFPT5(PromptMethod):
         samples: dict[str, list[Block]] = {}
         with torch.no_grad(), evaluating(stage.model):
             for domain in stage.earlier:
-                question, blocks = writer.asked(domain), list[Block]()
+                question, blocks, others = writer.asked(domain), list[Block](), list[int]()
                 draws = torch.rand(DRAWS * wanted, most, dtype=torch.float64)
                 while len(draws) and len(blocks) < wanted:
                     count = min(stage.batch_size, wanted - len(blocks))
@@ -275,12 +276,15 @@ class LFPT5(PromptMethod):
                         repetition_penalty=self.config.repetition_penalty,
                     )
                     rows = decode(steps, ending)
-                    blocks += [block for row in rows if (block := writer.block(row)) is not None]
+                    made = [writer.block(row) for row in rows]
+                    blocks += [block for block in made if block is not None]
+                    others += [len(row) for row, block in zip(rows, made, strict=True) if block is None]
                 samples[domain] = blocks
                 if len(blocks) < wanted:
                     stage.notes.append(
                         f"Method '{self.label}': of {DRAWS * wanted:,} generated examples of '{domain}' only "
-                        f"{len(blocks):,} had a prompt and an answer ({wanted:,} were requested)."
+                        f"{len(blocks):,} had a prompt and an answer ({wanted:,} were requested). The others have "
+                        f"{fmean(others):.1f} tokens on average; {others.count(most):,} ran to the limit of {most}."
                     )
         return samples
 
