@@ -30,6 +30,7 @@ PARTS = {
     "released-results": "## As released, with importance on 192 rows",
     "das-results": "## DAS as released, on a masked model",
     "slow-results": "## RecAdam as released, at its own rate",
+    "encoder-results": "## Lifelong-MoE on a masked model",
 }
 """Folder of cells → the heading of its part of the page."""
 
@@ -166,6 +167,11 @@ def sentences() -> Iterator[tuple[str, str]]:
     yield "das-results", f"**DAS** learns {learnt(own):.2f} and forgets {forgotten(own):.2f}."
     ends = f"ends {published.average - masked.average:.3f} worse"
     yield "das-results", f"learns {learnt(published):.2f}, forgets {forgotten(published):.2f} and {ends}"
+    plain, experts = (scores("encoder-results")[name] for name in (PLAIN, "lifelong_moe"))
+    yield "encoder-results", f"learns {learnt(plain):.2f} bits per byte and forgets {forgotten(plain):.2f}"
+    kept_of, left_of = learnt(experts) / learnt(plain), forgotten(experts) / forgotten(plain)
+    yield "encoder-results", f"{100 * kept_of:.0f} % of it and forgets {forgotten(experts):.2f}, {100 * left_of:.0f} %"
+    yield "encoder-results", f"ends {plain.average - experts.average:.3f} better"
     slow = scores("slow-results")
     alone_slowly, recadam = slow[PLAIN], slow["recadam_released"]
     helps = f"and networkx helps sympy ({forgotten(alone_slowly):.2f})".replace("-", "−")
