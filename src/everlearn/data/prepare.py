@@ -117,14 +117,9 @@ class _Columns:
         return max((len(lengths) for lengths in self.lengths.values()), default=0)
 
 
-def default_cache() -> Path:
-    """Return the folder in which blocks are kept unless the recipe says otherwise."""
-    return user_cache() / "data"
-
-
 def cache_folder(given: str | Path | None) -> Path:
     """Return the folder that `data.cache` names, or the default one."""
-    return default_cache() if given is None else Path(given).expanduser()
+    return user_cache() / "data" if given is None else Path(given).expanduser()
 
 
 @dataclass(frozen=True)

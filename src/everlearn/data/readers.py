@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import glob
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from everlearn import wording
@@ -82,16 +83,6 @@ def _read_separated(
         raise DataError(f"{path}, line {line + 1} cannot be read as a table: {error}.") from None
 
 
-def read_csv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read comma-separated values with a header line; quoted cells may hold line ends. Semicolons separate them too."""
-    yield from _read_separated(path, columns, row, offset, limits, ",")
-
-
-def read_tsv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read tab-separated values with a header line."""
-    yield from _read_separated(path, columns, row, offset, limits, "\t")
-
-
 FORMATS: dict[str, Reader] = {
     ".txt": read_txt,
     ".text": read_txt,
@@ -100,8 +91,8 @@ FORMATS: dict[str, Reader] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".json": read_json,
-    ".csv": read_csv,
-    ".tsv": read_tsv,
+    ".csv": partial(_read_separated, delimiter=","),
+    ".tsv": partial(_read_separated, delimiter="\t"),
     ".parquet": read_parquet,
     ".arrow": read_arrow,
     ".feather": read_arrow,

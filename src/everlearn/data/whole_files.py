@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,8 @@ HIDDEN = frozenset({"script", "style", "template", "noscript"})
 """Elements of a web page whose text is not seen."""
 
 
-def read_whole(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read a whole file as one row with the one column ``text``."""
-    if row == 0:
-        yield Row({"text": text_of(path, limits)}, str(path), 1, 0)
-
-
-def read_notebook(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read the cells of a Jupyter notebook as one document: prose and code, without what the code printed."""
-    if row:
-        return
+def notebook_text(path: Path, limits: Limits) -> str:
+    """Return the cells of a Jupyter notebook: prose and code, without what the code printed."""
     try:
         notebook = json.loads(text_of(path, limits))
         old = "worksheets" in notebook  # before version 4 of the format, of 2015
@@ -58,7 +50,7 @@ def read_notebook(path: Path, columns: Sequence[str], row: int, offset: int, lim
         raise DataError(
             f"{path} is no notebook that can be read: {first_line(error) or type(error).__name__}."
         ) from None
-    yield Row({"text": "\n\n".join(source for source in sources if source.strip())}, str(path), 1, 0)
+    return "\n\n".join(source for source in sources if source.strip())
 
 
 def _source(value: Any) -> str:
@@ -66,10 +58,8 @@ def _source(value: Any) -> str:
     return value if isinstance(value, str) else "".join(value)
 
 
-def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read the visible text of a web page, without scripts and styles."""
-    if row:
-        return
+def html_text(path: Path, limits: Limits) -> str:
+    """Return the visible text of a web page, without scripts and styles."""
     try:
         from lxml import etree
     except ImportError:
@@ -82,7 +72,7 @@ def read_html(path: Path, columns: Sequence[str], row: int, offset: int, limits:
         page = None
     if any(error.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for error in parser.error_log):
         raise DataError(f"{path} is no web page that can be read: its elements are nested too deeply.")
-    yield Row({"text": "" if page is None else _visible(page)}, str(path), 1, 0)
+    return "" if page is None else _visible(page)
 
 
 def _visible(page: Any) -> str:
@@ -119,10 +109,8 @@ def _visible(page: Any) -> str:
     return "\n".join(line.rstrip() for line in "".join(parts).splitlines() if line.strip())
 
 
-def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read the text layer of a PDF file, page by page; a file without a text layer has no text."""
-    if row:
-        return
+def pdf_text(path: Path, limits: Limits) -> str:
+    """Return the text layer of a PDF file, page by page; a file without a text layer has no text."""
     try:
         from pypdf import PdfReader
         from pypdf.errors import DependencyError, FileNotDecryptedError
@@ -144,7 +132,7 @@ def read_pdf(path: Path, columns: Sequence[str], row: int, offset: int, limits: 
         raise DataError(f"{path} cannot be read as PDF: {first_line(error).rstrip('.')}.") from error
     if size > limits.row_bytes:
         raise too_long(f"{path}, which is one document,", limits)
-    yield Row({"text": "\n".join(pages)}, str(path), 1, 0)
+    return "\n".join(pages)
 
 
 def advice_on_empty(where: str) -> str:
@@ -154,10 +142,22 @@ def advice_on_empty(where: str) -> str:
     return f" {where} has no text layer, like scanned pages: text recognition adds one (`ocrmypdf IN.pdf OUT.pdf`)."
 
 
+def _as_one_row(text: Callable[[Path, Limits], str]) -> Reader:
+    """Return the reader of a format in which a file is one row with the one column ``text``."""
+
+    def read(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
+        if row == 0:
+            yield Row({"text": text(path, limits)}, str(path), 1, 0)
+
+    return read
+
+
+read_whole = _as_one_row(text_of)
+"""Reads the text of a file as it is."""
 WHOLE: dict[str, Reader] = {
     **dict.fromkeys(CODE, read_whole),
-    ".ipynb": read_notebook,
-    **dict.fromkeys((".html", ".htm", ".xhtml"), read_html),
-    ".pdf": read_pdf,
+    ".ipynb": _as_one_row(notebook_text),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _as_one_row(html_text)),
+    ".pdf": _as_one_row(pdf_text),
 }
 """Suffix → reader of a format in which a file is one document."""

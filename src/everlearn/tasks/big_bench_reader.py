@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from everlearn.data.readers import files_beside, read_whole
+from everlearn.data.readers import files_beside
+from everlearn.data.text_files import text_of
 from everlearn.errors import DataError
 from everlearn.evaluation.task import TaskConfig
 from everlearn.seeding import seed_for
@@ -148,7 +149,7 @@ def read_big_bench(task: BigBenchTask) -> list[Subtask]:
 
 
 def _loaded(path: Path, task: BigBenchTask) -> dict[str, Any]:
-    text = next((row.values["text"] for row in read_whole(path, ["text"], 0, 0, task.limits)), "")
+    text = text_of(path, task.limits)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
