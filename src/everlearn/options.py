@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,54 @@ def key_of(error: Mapping[str, Any]) -> list[int | str]:
     return [*(part for part in parts if isinstance(part, int) or not _NO_KEY.fullmatch(part)), *unknown]
 
 
+def wrong_key(of: type[BaseModel], error: ValidationError, inside: Sequence[str] = (), where: str = "") -> str:
+    """Word the first error in a mapping of keys as one sentence, which begins with the key.
+
+    Args:
+        of: the class of the mapping.
+        error: what pydantic raised.
+        inside: keys above the mapping.
+        where: words that follow the key, such as " in the settings".
+    """
+    first, others = _first(error)
+    key = ".".join(map(str, (*inside, *key_of(first))))
+    if first["type"] == "extra_forbidden":
+        *parents, last = key_of(first)
+        return f"Unknown key `{key}`{where}.{did_you_mean(str(last), _fields_at(of, parents))}"
+    if first["type"] == "missing":
+        return f"The recipe needs `{key}`{where}."
+    message = wrong_value(first, *others)
+    colon = "" if first["type"] in WORDS else ":"
+    whole = f"`{key}`{where}{colon} {message}" if key else f"{message}{where}"
+    whole = f"{whole[0].upper()}{whole[1:]}"
+    return whole if whole.endswith("?") else f"{whole}."
+
+
+def _first(error: ValidationError) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """Return the first error, and those for the other types that the same value may have."""
+    here = key_of(error.errors()[0])
+    # Of the members of a union, the one with errors inside its parts is the one that was meant.
+    same = [each for each in error.errors() if key_of(each)[: len(here)] == here]
+    first, *more = sorted(same, key=lambda each: -len(key_of(each)))
+    return first, [each for each in more if len(each["loc"]) > len(key_of(each)) and key_of(each) == key_of(first)]
+
+
+def _fields_at(place: type[BaseModel], parts: Sequence[str | int]) -> Iterable[str]:
+    """Return the names that are allowed at the place of an unknown key."""
+    for part in parts:
+        if part in place.model_fields:
+            place = next(_groups_in(place.model_fields[str(part)].annotation), place)
+    return place.model_fields
+
+
+def _groups_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the groups of options that a key may hold."""
+    if typing.get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _groups_in(inner)
+
+
 def wrong_option(of: str, options: type[BaseModel], error: ValidationError) -> str:
     """Word the first error in some options as one sentence.
 
@@ -156,15 +204,12 @@ def wrong_option(of: str, options: type[BaseModel], error: ValidationError) -> s
         options: their class.
         error: what pydantic raised.
     """
-    option = error.errors()[0]["loc"][:1]
-    # Of the members of a union, the one with errors inside its parts is the one that was meant.
-    first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
+    first, others = _first(error)
     key = ".".join(str(part) for part in key_of(first))
     if first["type"] == "extra_forbidden":
         return f"{of} has no option '{key}'.{did_you_mean(key, options.model_fields)}"
     if not key:  # a constraint on several options
         return f"{of}, {first['msg'].removeprefix('Value error, ')}."
-    others = [each for each in others if key_of(each) == key_of(first)]
     return f"{of}, option '{key}': {wrong_value(first, *others)}."
 
 

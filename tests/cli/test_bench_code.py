@@ -175,7 +175,7 @@ def test_running_programs_must_be_asked_for(everlearn: Project, data: Path) -> N
     everlearn.fails(*words, says=("runs programs that the model writes, in a sandbox", "--run-code", "--no-run-code"))
     task = {"kind": "code", "name": "h", "test": str(data / "eval/humaneval.jsonl")}
     raw = recipe(everlearn, data) | {"end_tasks": [task]}
-    with pytest.raises(RecipeError, match=r"`end_tasks.0`: End task 'h' runs programs .* `run_code: true`"):
+    with pytest.raises(RecipeError, match=r"`end_tasks.0` .*: end task 'h' runs programs .* `run_code: true`"):
         parse(raw)
 
 

@@ -318,12 +318,12 @@ def test_choices_are_lm_evals_acc_and_acc_bytes(tmp_path: Path) -> None:
     [
         (
             {"kind": "code"},
-            r"`end_tasks.0`: End task 'asked' runs programs .* `run_code: true`, or measure .* `run_code: ",
+            r"`end_tasks.0` .*: end task 'asked' runs programs .* `run_code: true`, or measure .* `run_code: ",
         ),
         ({"kind": "code", "run_code": False, "solution_column": None}, r"measures nothing with `run_code: false`"),
         ({"kind": "code", "run_code": True, "samples": 2}, r"`samples: 2` would all be the same with `temperature: 0`"),
-        ({"kind": "code", "run_code": True, "stop": [""]}, r"An empty text ends every program"),
-        ({"kind": "code", "run_code": True, "megabytes": 1}, r"`end_tasks.0.megabytes`: Must be 128 or more"),
+        ({"kind": "code", "run_code": True, "stop": [""]}, r"an empty text ends every program"),
+        ({"kind": "code", "run_code": True, "megabytes": 1}, r"`end_tasks.0.megabytes` .* must be 128 or more"),
         ({"kind": "code", "run_cod": True}, r"Unknown key `end_tasks.0.run_cod` .*Did you mean 'run_code'"),
         ({"kind": "schema", "contexts": "a"}, r"Unknown key `end_tasks.0.contexts`"),
     ],

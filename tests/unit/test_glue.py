@@ -158,7 +158,7 @@ def test_what_the_files_may_not_hold(published: Path, tmp_path: Path) -> None:
         read_glue(config("qnli", tmp_path / "empty"))
     with pytest.raises(DataError, match=r"cannot be reached.*or set `path` to the folder with GLUE's published files"):
         read_glue(config("qnli", "nyu-mll/glue"))
-    with pytest.raises(RecipeError, match=r"`end_tasks\.0\.task`: Must be 'cola', 'sst-2'"):
+    with pytest.raises(RecipeError, match=r"`end_tasks\.0\.task` .* must be 'cola', 'sst-2'"):
         task_config({"kind": "glue", "name": "x", "task": "sst2", "path": "y"}, "end_tasks.0")
 
 

@@ -30,9 +30,7 @@ class Pairs(Task):
     """Scores each sentence by itself and compares the two."""
 
     kind = "pairs"
-
-    def __init__(self, config: PairsTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: PairsTask
 
     @cached_property
     def sentences(self) -> list[str]:

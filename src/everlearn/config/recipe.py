@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from everlearn import files, plugins
 from everlearn.config.addresses import located
@@ -37,7 +29,7 @@ from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.options import Model
-from everlearn.options import LONGEST_NAME, TAKEN, WORDS, Options, home, key_of, wrong_value
+from everlearn.options import LONGEST_NAME, TAKEN, Options, home, wrong_key
 from everlearn.tasks.chat import ChatTask, switched
 from everlearn.tasks.lm_eval import Harness, named
 
@@ -432,7 +424,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
         except ValidationError as error:
             place = error.errors()[0]["loc"]
             if error.errors()[0]["type"] != "string_type" or place not in texts:
-                raise RecipeError(_sentence(error)) from None
+                raise RecipeError(wrong_key(Recipe, error)) from None
             put_at(raw, place, texts.pop(place))
 
 
@@ -445,7 +437,7 @@ def parse(raw: Mapping[str, Any]) -> Recipe:
     try:
         return _recipe(raw)
     except ValidationError as error:
-        raise RecipeError(_sentence(error)) from None
+        raise RecipeError(wrong_key(Recipe, error)) from None
 
 
 def parse_domain(raw: Mapping[str, Any]) -> Domain:
@@ -457,7 +449,7 @@ def parse_domain(raw: Mapping[str, Any]) -> Domain:
     try:
         return Domain.model_validate(_numbers(dict(raw)))
     except ValidationError as error:
-        raise RecipeError(_sentence(error, ("domains", str(raw.get("name", 0))))) from None
+        raise RecipeError(wrong_key(Domain, error, ("domains", str(raw.get("name", 0))))) from None
 
 
 def _recipe(raw: Mapping[str, Any]) -> Recipe:
@@ -557,39 +549,3 @@ def _number(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
-
-
-def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
-    here = key_of(error.errors()[0])
-    # Of the members of a union, the one with errors inside its parts is the one that was meant.
-    same = (each for each in error.errors() if key_of(each)[: len(here)] == here)
-    first, *more = sorted(same, key=lambda each: -len(key_of(each)))
-    parts: list[Any] = [*inside, *key_of(first)]
-    key = ".".join(str(part) for part in parts)
-    if first["type"] == "extra_forbidden":
-        fields = _fields_at(parts[:-1])
-        return f"Unknown key `{key}`.{did_you_mean(str(parts[-1]), fields)}"
-    if first["type"] == "missing":
-        return f"The recipe needs `{key}`."
-    others = [each for each in more if len(each["loc"]) > len(key_of(each)) and key_of(each) == key_of(first)]
-    message = wrong_value(first, *others)
-    whole = f"`{key}` {message}" if first["type"] in WORDS else f"`{key}`: {message}" if key else message
-    whole = f"{whole[0].upper()}{whole[1:]}"
-    return whole if whole.endswith("?") else f"{whole}."
-
-
-def _fields_at(parts: Sequence[str | int]) -> Iterable[str]:
-    """Return the names that are allowed at the place of an unknown key."""
-    place: type[BaseModel] = Recipe
-    for part in parts:
-        if part in place.model_fields:
-            place = next(_groups_in(place.model_fields[str(part)].annotation), place)
-    return place.model_fields
-
-
-def _groups_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the groups of options that a key may hold."""
-    if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _groups_in(inner)

@@ -19,7 +19,7 @@ from everlearn.data.corpus import Reads
 from everlearn.data.readers import resolve_files
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.cell import Cell
-from everlearn.options import slug, wrong_value
+from everlearn.options import slug, wrong_key
 from everlearn.plugins import Registry
 from everlearn.predictors.predictor import Predictor
 
@@ -112,6 +112,9 @@ class Task:
         fine_tunes: whether copies of a checkpoint are fine-tuned, one for each seed (`evaluation.end_task_seeds`).
         shared: whether runs may share its cells. Its fingerprint must then cover everything but the model on which a
             score depends.
+
+    Args:
+        config: its options; a kind that no recipe names may take others.
     """
 
     kind: ClassVar[str]
@@ -121,6 +124,10 @@ class Task:
     name: str
     domain: str | None
     """Domain whose knowledge it measures; None for general text and general tasks."""
+    config: Any
+
+    def __init__(self, config: Any) -> None:
+        self.name, self.domain, self.config = config.name, config.domain, config
 
     def check(self) -> str:
         """Describe the examples in words; raise ``DataError`` if they cannot be read or used."""
@@ -206,15 +213,7 @@ def task_config(raw: Any, key: str) -> TaskConfig:
     try:
         return CONFIGS[kind].model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        at = ".".join([key, *(str(part) for part in first["loc"])])
-        if first["type"] == "extra_forbidden":
-            near = did_you_mean(str(first["loc"][-1]), CONFIGS[kind].model_fields)
-            raise RecipeError(f"Unknown key `{at}` (an end task of kind {kind}).{near}") from None
-        if first["type"] == "missing":
-            raise RecipeError(f"The recipe needs `{at}`.") from None
-        message = wrong_value(first)
-        raise RecipeError(f"`{at}`: {message[0].upper()}{message[1:]}.") from None
+        raise RecipeError(wrong_key(CONFIGS[kind], error, key.split("."), f" (an end task of kind {kind})")) from None
 
 
 def make_task(config: TaskConfig) -> Task:

@@ -37,9 +37,7 @@ class BigBench(Task):
     """Choose options and generate answers, as the task's metrics require."""
 
     kind = "big-bench"
-
-    def __init__(self, config: BigBenchTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: BigBenchTask
 
     @cached_property
     def subtasks(self) -> list[Subtask]:

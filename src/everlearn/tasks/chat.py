@@ -109,9 +109,7 @@ class Chat(Task):
 
     kind = "chat"
     shared = False  # the key of shared cells does not include the chat template
-
-    def __init__(self, config: ChatTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: ChatTask
 
     @cached_property
     def prompts(self) -> list[str]:

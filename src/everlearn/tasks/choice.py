@@ -70,10 +70,7 @@ class Choice(Task):
     """Score the options of each question; all options of one question are rows of the same batch."""
 
     kind = "choice"
-
-    def __init__(self, config: ChoiceTask | SchemaTask) -> None:
-        self.name, self.domain = config.name, config.domain
-        self.config: Any = config
+    config: Any
 
     @cached_property
     def questions(self) -> list[Question]:

@@ -24,9 +24,7 @@ class Classification(Task):
 
     kind = CLASSIFICATION
     fine_tunes = True
-
-    def __init__(self, config: EndTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: EndTask
 
     @cached_property
     def sets(self) -> tuple[LabelledSet, LabelledSet]:

@@ -48,9 +48,7 @@ class Codelength(Task):
 
     kind = "codelength"
     fine_tunes = True
-
-    def __init__(self, config: CodelengthTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: CodelengthTask
 
     @cached_property
     def labelled(self) -> LabelledSet:

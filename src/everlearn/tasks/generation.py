@@ -31,9 +31,7 @@ class Generation(Task):
     """Generate an answer to each prompt and compare it with the right one."""
 
     kind = "text-to-text"
-
-    def __init__(self, config: AnswerTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: AnswerTask
 
     @cached_property
     def questions(self) -> list[Question]:

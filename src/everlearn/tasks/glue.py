@@ -25,9 +25,7 @@ class GlueEvaluation(Task):
 
     kind = "glue"
     fine_tunes = True
-
-    def __init__(self, config: GlueTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: GlueTask
 
     @cached_property
     def sets(self) -> GlueSets:

@@ -87,9 +87,7 @@ class HarnessScore(Task):
 
     kind = "lm_eval"
     shared = False  # lm_eval reads its datasets itself, so it is unknown whether they are the same
-
-    def __init__(self, config: HarnessTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: HarnessTask
 
     def check(self) -> str:
         known = manager(self.config.include_path).all_tasks

@@ -44,9 +44,7 @@ class Programs(Task):
     """Generate the rest of each function and run it; score the reference solutions."""
 
     kind = "code"
-
-    def __init__(self, config: CodeTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    config: CodeTask
 
     @cached_property
     def problems(self) -> list[Problem]:

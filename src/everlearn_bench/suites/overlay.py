@@ -16,7 +16,7 @@ from everlearn.config.reading import read_value, read_yaml
 from everlearn.errors import MethodError, RecipeError, did_you_mean
 from everlearn.grid.template import GridSettings
 from everlearn.methods import build, names
-from everlearn.options import Options, key_of, wrong_value
+from everlearn.options import Options, wrong_key
 
 NAMED = ("domains", "end_tasks")
 """Lists of a recipe; an overlay has a mapping instead: name (or `*`, for each item) → keys."""
@@ -119,12 +119,7 @@ def typed(cls: type[O], raw: Mapping[str, Any], group: str) -> O:
     try:
         return cls.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join((group, *map(str, key_of(first))))
-        if first["type"] == "extra_forbidden":
-            hint = did_you_mean(str(first["loc"][-1]), cls.model_fields)
-            raise RecipeError(f"Unknown key `{key}` in the settings.{hint}") from None
-        raise RecipeError(f"`{key}` in the settings: {wrong_value(first)}.") from None
+        raise RecipeError(wrong_key(cls, error, (group,), " in the settings")) from None
 
 
 def lay_over(raw: dict[str, Any], overlay: Mapping[str, Any]) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from everlearn.errors import RecipeError, did_you_mean, first_line
+from everlearn.errors import RecipeError, first_line
 from everlearn.files import read_json
 from everlearn.grid.template import System
 from everlearn.methods.sequential import PLAIN
-from everlearn.options import wrong_value
+from everlearn.options import wrong_key
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.m2d2 import builtin_corpus, stream
@@ -149,12 +149,7 @@ def _settled(folder: Path | None) -> StreamOptions:
     except json.JSONDecodeError as error:
         raise RecipeError(f"'{file}' is no JSON: {first_line(error)}.") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            hint = did_you_mean(key, StreamOptions.model_fields)
-            raise RecipeError(f"Unknown key `{key}` in '{file}'.{hint}") from None
-        raise RecipeError(f"`{key}` in '{file}': {wrong_value(first)}.") from None
+        raise RecipeError(wrong_key(StreamOptions, error, where=f" in '{file}'")) from None
 
 
 def _folder(data: Path | None) -> Path | None:
