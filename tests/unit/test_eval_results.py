@@ -27,8 +27,7 @@ from everlearn.evaluation import (
     text_cell,
 )
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import QUANTITIES, Column, Scores
-from everlearn.evaluation.quantities import summarise as summary_of
+from everlearn.evaluation.quantities import QUANTITIES, Column, Derivation, Scores
 from everlearn.evaluation.results import Summary
 from everlearn.evaluation.score_table import ScoreTable
 
@@ -46,7 +45,11 @@ def scores(values, stages, higher=True, samples=None):
 
 
 def summarise(made):
-    return summary_of(*made)
+    columns, last, higher = made
+    derivation = Derivation(last, higher)
+    for column in columns:
+        derivation.add(column)
+    return derivation.summary()
 
 
 def point(summary):

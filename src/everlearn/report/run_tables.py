@@ -7,7 +7,7 @@ from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison
 from everlearn.comparison.replicates import pooled
 from everlearn.comparison.runs import Run
-from everlearn.evaluation.estimate import number
+from everlearn.evaluation.estimate import Estimate, mean, number
 from everlearn.report.drawing import SERIES
 from everlearn.report.tables import BRIEF, Table, TableCell, estimate_cell
 
@@ -62,7 +62,7 @@ def cost_table(comparison: Comparison) -> Table:
     rows = []
     for pool in comparison.ranking:
         label, runs = comparison.labels[pool], comparison.pools[pool].runs
-        cost = {key: _mean([number(run.cost.get(key)) for run in runs]) for key in runs[0].cost}
+        cost = {key: mean(Estimate.read(run.cost.get(key)) for run in runs).value for key in runs[0].cost}
         times = [cost.get(key) for key in ("seconds", "training_seconds", "evaluation_seconds")]
         _, training, evaluation = times
         memory = cost.get("peak_memory_bytes") or None
@@ -74,11 +74,6 @@ def cost_table(comparison: Comparison) -> Table:
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )
     return Table("Time, tokens and memory", header, tuple(rows), caption)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def stage_table(label: str, run: Run) -> Table | None:

@@ -10,9 +10,9 @@ import contextlib
 import datetime
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -52,6 +52,8 @@ from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter
 from everlearn.run.stage_files import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
+
+T = TypeVar("T")
 
 
 class OpenRun:
@@ -246,28 +248,21 @@ class OpenRun:
 
     def some_model(self) -> nn.Module:
         """Return the base model, or the first stage that has weights if the base model is no longer available."""
-        try:
-            return load_model(self.recipe.model, self.recipe.run.seed)
-        except ModelError:
-            if (model := self._first_stage()) is None:
-                raise
-            return load_model(model)
+        return self._base_or_stage(functools.partial(load_model, seed=self.recipe.run.seed))
 
     def some_tokenizer(self) -> Any:
         """Return the base model's tokenizer, or the copy in the first stage."""
-        try:
-            return load_tokenizer(self.recipe.model)
-        except ModelError:
-            if (model := self._first_stage()) is None:
-                raise
-            return load_tokenizer(model)
+        return self._base_or_stage(load_tokenizer)
 
-    def _first_stage(self) -> Model | None:
-        for index, domain in enumerate(self.recipe.domains, 1):
-            place = self.folder.stage(index, domain.name)
-            if place.is_dir() and not self.folder.without_weights(index, domain.name):
-                return Model(path=str(place), attn_implementation=self.recipe.model.attn_implementation)
-        return None
+    def _base_or_stage(self, load: Callable[[Model], T]) -> T:
+        try:
+            return load(self.recipe.model)
+        except ModelError:
+            for index, domain in enumerate(self.recipe.domains, 1):
+                place = self.folder.stage(index, domain.name)
+                if place.is_dir() and not self.folder.without_weights(index, domain.name):
+                    return load(Model(path=str(place), attn_implementation=self.recipe.model.attn_implementation))
+            raise
 
     def model_after(self, index: int) -> nn.Module:
         """Load the model after a stage, in float32; 0 is the base model."""

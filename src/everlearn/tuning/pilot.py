@@ -12,7 +12,7 @@ from typing import Any, Literal
 from everlearn import files
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RunError, TrainingDiverged
-from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.estimate import Estimate, mean
 from everlearn.evaluation.quantities import MEAN
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
@@ -174,8 +174,7 @@ def _mean(results: Results, quantity: str) -> Estimate:
 
 def _drift(results: Results) -> float | None:
     """Return the mean general drift over the general sets."""
-    known = [each.value for each in _estimates(results, "general_drift").values() if each.value is not None]
-    return sum(known) / len(known) if known else None
+    return mean(_estimates(results, "general_drift").values()).value
 
 
 def run_pilot(

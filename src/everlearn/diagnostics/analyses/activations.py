@@ -10,6 +10,7 @@ import typer
 from everlearn.comparison.formatting import fixed, percent
 from everlearn.diagnostics.registry import Findings, analysis
 from everlearn.diagnostics.row_activations import ALL, Alike, Magnitudes, alike, looked_at, threshold_of
+from everlearn.evaluation.estimate import Estimate, mean
 from everlearn.learner import ContinualLearner
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.heat import Heat, Shade
@@ -124,9 +125,4 @@ def _means(matrix: Sequence[Sequence[float | None]]) -> tuple[float | None, floa
     size = range(len(matrix))
     same = [matrix[i][i] for i in size]
     different = [matrix[i][j] for i in size for j in size if i != j]
-    return _mean(same), _mean(different)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return mean(map(Estimate, same)).value, mean(map(Estimate, different)).value

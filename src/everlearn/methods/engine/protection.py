@@ -102,16 +102,17 @@ def check_carrying(methods: Sequence[Method]) -> None:
     for method in methods:
         changes = method.needs.extra_parameters or method.adds_peft or method.freezes or method.grows
         if overrides(method, "starting_weights"):
-            raise MethodError(
-                "`optimizer: carry` keeps the optimizer's state for the next domain, but method "
-                f"'{method.label}' starts that domain from other weights. Set `optimizer: reset`."
-            )
-        if changes or overrides(method, "optimizer") or overrides(method, "parameter_groups"):
-            what = "trains other parameters in each domain" if changes else "creates its own optimizer"
-            raise MethodError(
-                f"`optimizer: carry` keeps the optimizer's state for the next domain, but method '{method.label}' "
-                f"{what}. Set `optimizer: reset`."
-            )
+            what = "starts that domain from other weights"
+        elif changes:
+            what = "trains other parameters in each domain"
+        elif overrides(method, "optimizer") or overrides(method, "parameter_groups"):
+            what = "creates its own optimizer"
+        else:
+            continue
+        raise MethodError(
+            f"`optimizer: carry` keeps the optimizer's state for the next domain, but method '{method.label}' {what}. "
+            "Set `optimizer: reset`."
+        )
 
 
 def in_order(methods: Sequence[Method]) -> list[Method]:
