@@ -328,6 +328,21 @@ def test_a_resumed_domain_ends_as_if_it_had_not_stopped(make: Callable[..., Trai
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
+@pytest.mark.parametrize("method", ["si", {"name": "budget", "general": 0.5, "rank": 2, "probe": 2, "checks": 1}])
+def test_the_memory_is_that_of_the_best_step_where_the_trainer_loads_its_weights(method: Any, tmp_path: Path) -> None:
+    base, best = tiny.model("gpt2", dropout=0.0), {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
+    best |= {"save_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "eval_step_2"}
+    for name, options in (("short", {"max_steps": 2}), ("best", {"max_steps": 4, **best})):
+        scores = iter([0, 1, 0, 0])
+        trainer = stock(copy.deepcopy(base), tmp_path / name, "gpt2", **options)
+        trainer.compute_metrics = lambda _, left=scores: {"step_2": next(left)}
+        trainer.processing_class = tiny.tokenizer()
+        protect(trainer, [method], memory=tmp_path / name / "memory", general=tiny.texts(30, 5)).train()
+        assert trainer.protection_report().steps == 2
+    for file in (tmp_path / "short/memory/stage-01-domain-1").glob(f"{build(method).name}.*"):
+        assert file.read_bytes() == (tmp_path / "best/memory/stage-01-domain-1" / file.name).read_bytes()
+
+
 def test_a_plain_loop_resumes(tmp_path: Path) -> None:
     base = tiny.model("gpt2")
     remembered(base, tmp_path / "memory")

@@ -91,6 +91,9 @@ class Protected(_Base):
                 if not self.stopping.guard.taken_back:
                     break
                 checkpoint = self.stopping.go_back()
+            best = Path(self.state.best_model_checkpoint or "")
+            if self.args.load_best_model_at_end and (best / FOLDER).is_dir():  # the Trainer has loaded its weights
+                self.protected.load_state(best / FOLDER)
         except BaseException:
             self.protected.abandon()
             raise
