@@ -741,6 +741,24 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
             {"prompt": "a", "chosen": "b", "rejected": "c"},
             {"row_format": "preference"},
         ),
+        (
+            {"id": "1", "conversation": {"messages": CHAT, "language": "en"}},
+            r"most of its text in lists in 'conversation\.messages', .* into 'messages', .*to learn 'id' alone",
+            {"id": "1", "messages": CHAT},
+            {"row_format": "messages"},
+        ),
+        (
+            {"id": "1", "conversation": [{"input": "a", "output": "b"}]},
+            r"most of its text in lists in 'conversation', .* or prompts and answers into 'prompt' and 'answer'",
+            {"id": "1", "prompt": "a", "answer": "b"},
+            {"row_format": "prompt-answer"},
+        ),
+        (
+            {"id": "1", "data": {"prompt": "a", "answer": "b"}},
+            r"prompts and answers inside the column 'data'\. .* `text_column: \"\{data\.prompt\}\"`, `target_column: ",
+            {"id": "1", "prompt": "a", "answer": "b"},
+            {"row_format": "prompt-answer"},
+        ),
     ],
 )
 def test_rows_that_would_be_learnt_wrong_are_refused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,6 +168,8 @@ def choose_columns(
         if len(rows) == 1 and chat is None and path.endswith((".json", ".jsonl")):
             _check_wrapped(rows[0], path)
         _check_transcripts(path, columns)
+        if task != "pretrain" and chat is None:
+            _check_inside(rows, path, columns, nested)
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
             return Columns(blank[0])  # text may follow later; if not, the reader reports that each row is blank
@@ -210,6 +212,53 @@ def _check_wrapped(row: Mapping[str, Any], path: str) -> None:
     """Refuse a single object with the rows inside of it."""
     if advice := rows_inside(row, Path(path)):
         raise DataError(f"{path} is one object. {advice}")
+
+
+def _check_inside(rows: Sequence[Mapping[str, Any]], path: str, columns: Collection[str], nested: str | None) -> None:
+    """Refuse rows with more text in lists, or in a prompt and its answer inside a column, than in a column of text."""
+    beside = max((sum(len(str(row.get(name) or "")) for row in rows) for name in columns), default=0)
+    alone = ""
+    if len(columns) == 1 and nested is None:
+        alone = f"; to learn '{min(columns)}' alone, {_as_text(min(columns), None)}"
+    inside = {name: size for size, name in nested_texts(rows)}
+    lists: dict[str, int] = {}
+    for row in rows:
+        for column, value in row.items():
+            for name, size in _lists_inside(value, column):
+                lists[name] = lists.get(name, 0) + size
+    longest = max(lists, key=lists.__getitem__, default="")
+    if lists.get(longest, 0) > max([beside, *inside.values()]):
+        raise DataError(
+            f"{path} has most of its text in lists in '{longest}', and it is not clear what to learn of them. Write "
+            "plain text into a column 'text', a chat as a list of messages with 'role' and 'content' into 'messages', "
+            f"or prompts and answers into 'prompt' and 'answer'{alone}."
+        )
+    parents = dict.fromkeys(name.rpartition(".")[0] for name in inside)
+    pairs = ((f"{parent}.{ask}", f"{parent}.{answer}") for parent in parents for ask, answer in PAIRS)
+    pair = next((pair for pair in pairs if all(name in inside for name in pair)), None)
+    if nested is None and pair is not None and sum(inside[name] for name in pair) > beside:
+        raise DataError(
+            f"{path} has prompts and answers inside the column '{pair[0].partition('.')[0]}'. Name them in a recipe: "
+            f'`text_column: "{{{pair[0]}}}"`, `target_column: "{{{pair[1]}}}"`{alone}.'
+        )
+
+
+def _lists_inside(value: object, name: str) -> Iterator[tuple[str, int]]:
+    """Yield the dotted names of lists in a value, at any depth of mappings, and how much text is in each."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _lists_inside(inner, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        yield name, _text_size(value)
+
+
+def _text_size(value: object) -> int:
+    """Return the number of characters of all texts in a value."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return (
+        sum(map(_text_size, value)) if isinstance(value, list | tuple) else len(value) if isinstance(value, str) else 0
+    )
 
 
 def _check_answered(rows: Sequence[Mapping[str, Any]], path: str, chat: str) -> None:

@@ -108,7 +108,15 @@ class RunFolder:
             RunError: the folder holds no run, or its recipe was changed or damaged.
         """
         if not self.recipe_file.is_file():
-            raise RunError(f"{self.path} is not a run folder: it has no recipe.yaml.")
+            advice = ""
+            if (self.path.parent / self.recipe_file.name).is_file():
+                advice = f" The run is {self.path.parent}."
+            elif (self.path / "config.json").is_file():
+                advice = (
+                    f" It is a model alone: begin a new run with it (`everlearn init --model {self.path}`), or export "
+                    "the run `--with-memory` to continue it from there."
+                )
+            raise RunError(f"{self.path} is not a run folder: it has no recipe.yaml.{advice}")
         if (self.path / NO_RUN).is_file():
             raise RunError(f"{self.path} is not a run folder: it has the scores of models that existed already.")
         files.check(self.recipe_file)

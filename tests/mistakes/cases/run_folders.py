@@ -98,6 +98,17 @@ CASES = [
     Case("reports a run that is not there", command=("report", "runs/none"), says=("runs/none",)),
     Case("runs a recipe twice", run, says=("already", "everlearn resume", "run.name")),
     Case(
+        "resumes a stage instead of its run",
+        file("runs/first/recipe.yaml", "model: gpt2"),
+        command=("resume", "runs/first/stage-01-a"),
+        says=("stage-01-a is not a run folder", "The run is runs/first."),
+    ),
+    Case(
+        "learns from a model as if it were a run",
+        command=("learn", "MODELS/llama", "--domain", "c=c.jsonl"),
+        says=("It is a model alone", "`everlearn init --model", "`--with-memory`"),
+    ),
+    Case(
         "runs another recipe into the same folder",
         both(run, recipe("run.seed", 1)),
         says=("another recipe", "other values are set for `run.seed`)", "run.name"),
