@@ -12,6 +12,7 @@ import pytest
 import glue_files
 import tiny
 from cli_project import Project
+from everlearn.commands.evaluate import named
 from everlearn.comparison.runs import read_run
 from everlearn.evaluation import Cell, Results, set_path, task_path
 from everlearn_bench.transfer_study.tables import stream_of
@@ -114,7 +115,8 @@ def test_a_run_is_not_overwritten(asked):
     ("arguments", "sentence"),
     [
         (["{model}", "{model}"], "Two checkpoints would be called 'roberta'"),
-        (["nowhere/at-all"], "'nowhere/at-all' (`model.path`) is no local folder"),
+        (["{model}", "nowhere/at-all"], "'nowhere/at-all' (`model.path`) is no local folder"),
+        (["{model}", "evaluation.blocks=4"], "no keys of the recipe (got 'evaluation.blocks=4')"),
     ],
 )
 def test_what_cannot_be_evaluated_is_a_sentence(asked, arguments, sentence):
@@ -123,7 +125,15 @@ def test_what_cannot_be_evaluated_is_a_sentence(asked, arguments, sentence):
     found = asked("evaluate", *given, "--on", "recipe.yaml")
     assert found.code == 2
     assert sentence in found.err
-    assert "Traceback" not in found.err
+    assert len(found.err.splitlines()) == 1, "nothing was measured before"
+
+
+def test_a_path_may_have_an_equals_sign(asked):
+    (asked.folder / "rate=1").symlink_to(asked.models / "roberta")
+    assert [(each.label, each.path) for each in named(["rate=1", "x=rate=1"])] == [
+        ("rate=1", "rate=1"),
+        ("x", "rate=1"),
+    ]
 
 
 def test_the_plan_counts_what_is_measured(asked):

@@ -26,6 +26,8 @@ from everlearn.evaluation.cell_cache import SharedCells
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
+from everlearn.model.loading import load_config, load_tokenizer
+from everlearn.model.options import Model
 from everlearn.predictors import Checkpoint
 from everlearn.run.folder import MODELS, NO_RUN, RunFolder
 from everlearn.run.measurement_plan import held_out_names
@@ -44,12 +46,18 @@ def named(arguments: Sequence[str]) -> list[Named]:
     """Parse the checkpoints of the command line, ``PATH`` or ``LABEL=PATH``; a run folder stands for all its stages.
 
     Raises:
-        RecipeError: two rows would have one label.
+        RecipeError: two rows would have one label, or an argument is a key of the recipe.
     """
     found: list[Named] = []
     for argument in arguments:
         label, equals, path = argument.partition("=")
-        path, label = (path, label) if equals else (argument, "")
+        if "." in label and label.partition(".")[0] in Recipe.model_fields:
+            raise RecipeError(
+                f"`everlearn evaluate` takes checkpoints and no keys of the recipe (got '{argument}'). Write `{label}` "
+                "into a recipe for `--on`."
+            )
+        if not equals or Path(argument).expanduser().exists():
+            label, path = "", argument
         folder = Path(path).expanduser()
         stages = [place for place in sorted(folder.glob("stage-*")) if any(any(place.glob(kind)) for kind in MODELS)]
         stages = stages if (folder / "recipe.yaml").is_file() else []
@@ -98,9 +106,12 @@ def evaluate(
         )
     if (folder / "environment.json").exists() or any(folder.glob("stage-*")):
         raise RunError(f"{folder} is a run: its recipe and results would be lost. Name another folder (`--output`).")
-    for checkpoint in checkpoints:  # a stage of a run
+    for checkpoint in checkpoints:
         if (Path(checkpoint.path) / files.SEAL).is_file() and (wrong := files.damage(Path(checkpoint.path))):
             raise RunError(f"{wrong}. Restore it from a copy, or leave '{checkpoint.path}' out.")
+        unread = Model(path=checkpoint.path)  # one that cannot be read is found before the others are measured
+        load_config(unread)
+        load_tokenizer(unread)
     losses: dict[tuple[int, str], Cell] = {}
     tasks: dict[tuple[int, str], Cell] = {}
     for row, checkpoint in enumerate(checkpoints):
