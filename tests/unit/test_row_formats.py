@@ -754,6 +754,16 @@ def test_what_is_not_learnt_stays_so_where_domains_are_pooled(tmp_path: Path) ->
             {"row_format": "prompt-answer"},
         ),
         (
+            {
+                "3": "4",
+                "Bears claw back into the black": "Oil prices soar",
+                "Short sellers are seeing green again": "b",
+            },
+            r"'Bears claw back into the black', which looks like a text itself\. If the first line is a row",
+            {"class": "3", "title": "Bears claw back", "description": "Short sellers are seeing green again"},
+            {"text_column": "description"},
+        ),
+        (
             {"id": "1", "data": {"prompt": "a", "answer": "b"}},
             r"prompts and answers inside the column 'data'\. .* `text_column: \"\{data\.prompt\}\"`, `target_column: ",
             {"id": "1", "prompt": "a", "answer": "b"},
@@ -781,6 +791,12 @@ def test_rows_that_would_be_learnt_wrong_are_refused(
 )
 def test_chats_as_json_and_lists_of_texts_are_found(row: dict[str, Any], keys: dict[str, str]) -> None:
     assert choose_columns([row], "rows", None).keys == keys
+
+
+@pytest.mark.parametrize("rows", [[{"id": "a", "text": "b c"}, {"id": "d", "text": 1.5}], [{"text": 5}]])
+def test_a_column_of_text_with_other_values_is_read_and_not_another_one(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(DataError, match=f"line {len(rows)}: column 'text' must hold text; it holds"):
+        probe(written(tmp_path, rows), "--domain a")
 
 
 def test_a_list_of_texts_is_said_in_turn() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from everlearn.data import hub
@@ -23,6 +24,8 @@ LOOKED_AT = 50
 """Number of rows that are examined."""
 HELD_OUT_SPLITS = ("validation", "test", "train")
 """Splits of a folder from which text to measure on is read; the first that exists."""
+NO_NAME = 5
+"""Number of words from which the name of a column is taken for a text: the first row of a file without names."""
 IN_RECIPE = 'name it in the recipe: `text_column: "{}"`'
 """How to read a text inside a column, for errors about a domain; takes the column."""
 WRITE_TEXT = "write what is to be read into a column 'text'"
@@ -170,9 +173,11 @@ def choose_columns(
         _check_transcripts(path, columns)
         if task != "pretrain" and chat is None:
             _check_inside(rows, path, columns, nested)
-        blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
-        if blank and not columns:
-            return Columns(blank[0])  # text may follow later; if not, the reader reports that each row is blank
+        usual = [name for name in names if name.lower() in TEXT_COLUMNS and name != chat]
+        mixed = [name for name in usual if any(row.get(name) and isinstance(row[name], str) for row in rows)]
+        plain = [name for name in usual if not any(isinstance(row.get(name), list | tuple | Mapping) for row in rows)]
+        if mixed or (plain and not columns):
+            return Columns(next(iter(mixed or plain)))  # the reader reports what it holds besides text, and where
     shown = ", ".join(f"'{name}'" for name in names) or "none"
     if task == "sft" and pair is None:
         needs, instead = (
@@ -189,6 +194,12 @@ def choose_columns(
         return Columns(*pair)
     if text is None and columns:
         text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
+        if len(text.split()) >= NO_NAME:
+            raise DataError(
+                f"The column of {path} with most text is called '{shorten(text, 60, placeholder=' …')}', which looks "
+                "like a text itself. If the first line is a row, put a line with the names of the columns before it; "
+                "otherwise call the column 'text'."
+            )
     if text is None and chat:
         raise DataError(
             f"{path} holds chats (column '{chat}'), which a decoder learns as a domain, and what is needed here is "
