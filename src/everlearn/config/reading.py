@@ -96,7 +96,8 @@ def read_yaml_file(path: Path, what: str) -> Any:
     try:
         return _parse(content)
     except _Mistake as error:
-        raise RecipeError(f"'{path}' is not valid YAML: {error}.") from None
+        advice = "" if path.suffix.lower() in (".yaml", ".yml") else f" The {what} must be a YAML file."
+        raise RecipeError(f"'{path}' is not valid YAML: {error}.{advice}") from None
 
 
 def read_value(text: str, key: str) -> Any:

@@ -166,6 +166,11 @@ CASES = [
         command=("analyse", "distanec", "runs/none"),
         says=("distanec", "'distance'"),
     ),
+    Case(
+        "names data where a recipe belongs",
+        command=("evaluate", "MODELS/roberta", "--on", "a.jsonl"),
+        says=("'a.jsonl' is not valid YAML", "The recipe must be a YAML file."),
+    ),
     Case("measures models on no recipe", command=("evaluate", "MODELS/roberta"), says=("--on",)),
     Case(
         "measures a model that is not there", command=("evaluate", "nowhere", "--on", "recipe.yaml"), says=("nowhere",)
