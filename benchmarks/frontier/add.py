@@ -4,7 +4,8 @@ NEW is a folder of cells that run.py has written elsewhere (``--results``), plai
 divide by the bytes per token of the complete held-out text, new ones by those of the scored rows, so each column of a
 new cell is multiplied by one factor: the base model's old score over its new one, as both are of the same rows. With it
 the new plain training must be the old one to the last digits, or the new cells were made with another arithmetic and
-none is added. A cell of another way that is there already is replaced.
+none is added. A cell of another way that is there already is replaced. Times are left out: they are of another day, and
+the pages compare times.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def converted(cell: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
             for (stage, text), value in now.items()
         ]
     }
-    return cell | {"matrices": {METRIC: matrix}, "summary": {}, "leaked": {}}
+    cost = cell["cost"] | {"seconds": 0.0, "training_seconds": 0.0}
+    return cell | {"matrices": {METRIC: matrix}, "summary": {}, "leaked": {}, "cost": cost}
 
 
 def main() -> None:

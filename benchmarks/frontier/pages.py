@@ -178,7 +178,7 @@ class StreamPage:
                 "yes" if reads_old_text(line) else "no",
                 str(line.facts.options.get("train.max_steps", self.steps)),
                 fmt.MISSING if compute is None else f"{compute:.2f}×",
-                f"{line.seconds / plain.seconds:.2f}×" if plain.seconds else fmt.MISSING,
+                f"{line.seconds / plain.seconds:.2f}×" if line.seconds and plain.seconds else fmt.MISSING,
             ]
             aim = "" if own is None else "reached" if own.meets else fmt.fixed(own.distance, 2)
             shares = [share_cell(found.get(each)) for each in TITLES]

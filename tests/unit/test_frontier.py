@@ -180,12 +180,14 @@ def test_a_new_cell_takes_the_denominators_of_the_old_ones(monkeypatch: pytest.M
     def found(*values: float) -> dict[str, Any]:
         names = [("base", "a"), ("base", "general"), ("a", "a"), ("a", "general")]
         cells = [[*name, value, 0.1, 0.2] for name, value in zip(names, values, strict=True)]
-        return {"matrices": {"bits_per_byte": {"title": "Bits", "cells": cells}, "loss": {}}, "summary": {"loss": 1}}
+        matrices = {"bits_per_byte": {"title": "Bits", "cells": cells}, "loss": {}}
+        return {"matrices": matrices, "summary": {"loss": 1}, "cost": {"training_seconds": 5.0, "tokens": 9}}
 
     made = add.converted(found(2.0, 4.0, 1.0, 5.0), found(3.0, 4.0, 9.0, 9.0))
     assert add.scores(made) == {("base", "a"): 3, ("base", "general"): 4, ("a", "a"): 1.5, ("a", "general"): 5}
     assert list(made["matrices"]) == ["bits_per_byte"]
     assert made["summary"] == {}
+    assert made["cost"] == {"seconds": 0, "training_seconds": 0, "tokens": 9}, "times of another day do not compare"
 
 
 def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_seeds(
