@@ -33,9 +33,10 @@ BESIDE_PENALTIES = ("ewc", "replay_earlier", "replay_general")
 """Rows that stand in the penalties' picture too."""
 OF_THE_METHOD = (
     "These are models of 5 million parameters, and the learning rate suits these streams. MAS was tried with more "
-    "settings than its rivals. `everlearn init` writes this method with a learning rate from [a rule for models of "
-    "any size](../learning-rates.md). What is known about larger models is on the page about [real pretrained "
-    "models](real-models.md)."
+    "settings than its rivals. Plain training forgets less at lower rates too, but [learns less]"
+    "(#plain-training-at-other-learning-rates). `everlearn init` writes this method with a learning rate from [a rule "
+    "for models of any size](../learning-rates.md). What is known about larger models is on the page about [real "
+    "pretrained models](real-models.md)."
 )
 COLUMNS = ("Row", "Configuration", "Runs", "Old data", "Steps", "Compute", "Time")
 """Of a table, before the shares."""

@@ -278,13 +278,9 @@ def encoder_tables(
 
 def six_domains_tables(cells: Iterable[dict[str, Any]]) -> list[Table]:
     """Return the tables of six domains on the encoder: held-out text, and end tasks after the last domain."""
-    learnt, tasks = [], {}
-    for cell in cells:
-        if cell["grid"]["row"] == UNTRAINED:
-            tasks["no adaptation"] = [accuracy_at_the_end(cell)]
-        else:
-            learnt.append(cell)
-    rows = rows_of(learnt)
+    cells = list(cells)
+    tasks = {"no adaptation": [accuracy_at_the_end(cell) for cell in cells if cell["grid"]["row"] == UNTRAINED]}
+    rows = rows_of(trained(cells))
     each, note = _each_row(rows)
     tasks |= {row: [cell.tasks for cell in own.values()] for row, own in rows.items()}
     names = tuple(next(iter(tasks.values()))[0])
@@ -316,7 +312,7 @@ def _percent(values: Sequence[float]) -> TableCell:
 
 
 def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the numbers that other pages quote, of the development stream and of the fresh ones."""
+    """Return the numbers that other pages quote, of the development stream and of those on which nothing was chosen."""
     results = [Result.of(line) for line in lines if "results" in line]
     best = best_plain(results)
     recommended = next(result for result in results if result.row == "recommended")
@@ -340,6 +336,11 @@ def _cells(result: Result) -> tuple[TableCell, ...]:
     return tuple(TableCell(f"{getattr(result, name):+.3f}") for name in NUMBERS)
 
 
+def trained(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of models that learnt something."""
+    return [cell for cell in cells if cell["grid"]["row"] != UNTRAINED]
+
+
 def encoder_cells() -> list[dict[str, Any]]:
     """Return the cells of the encoder, one folder for each learning rate."""
     return [kept.value for folder in sorted((HERE / "encoder").iterdir()) for kept in find_cells(folder).values()]
@@ -352,7 +353,8 @@ def main() -> None:
     parts = [head.rstrip()]
     encoder = json.loads((HERE / "minilm.json").read_text(encoding="utf-8"))
     tasks = json.loads((HERE / "encoder-tasks.json").read_text(encoding="utf-8"))
-    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder, tasks, encoder_cells()), tables(lines))
+    cells = encoder_cells()
+    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder, tasks, cells), tables(lines))
     for section, own in zip(sections, made, strict=True):
         parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:
@@ -362,7 +364,9 @@ def main() -> None:
         said = [f"* {row}, trials {', '.join(numbers)}: {error}" for (row, error), numbers in reasons.items()]
         parts.append("### Trials that failed\n\n" + "\n".join(said))
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
-    files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines, streams), indent=1) + "\n")
+    files.write_text(
+        PAGE.with_suffix(".json"), json.dumps(summary(lines, streams | {"encoder": trained(cells)}), indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -86,9 +86,12 @@ def test_the_page_says_what_the_trials_say(scripts: tuple[ModuleType, ModuleType
     text = page.PAGE.read_text(encoding="utf-8")
     streams = {name: [kept.value for kept in find_cells(HERE / name).values()] for name in page.FRESH}
     tables = [*(table for cells in streams.values() for table in page.fresh_tables(cells)), *page.tables(lines)]
-    tables += page.six_domains_tables(page.encoder_cells())
+    encoder = page.encoder_cells()
+    tables += page.six_domains_tables(encoder)
     assert all(markdown_table(table, 3) in text for table in tables)
-    assert json.loads(page.PAGE.with_suffix(".json").read_text(encoding="utf-8")) == page.summary(lines, streams)
+    assert json.loads(page.PAGE.with_suffix(".json").read_text(encoding="utf-8")) == page.summary(
+        lines, streams | {"encoder": page.trained(encoder)}
+    )
     assert len({json.dumps(line["machine"], sort_keys=True) for line in lines}) == 1, "one kind of arithmetic"
 
 
