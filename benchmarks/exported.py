@@ -25,13 +25,13 @@ from transformers import AutoTokenizer
 
 from everlearn import files
 from everlearn.commands.export import Export, export
-from everlearn.comparison.formatting import size
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.data.documents import read_documents
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run.progress import Terminal
+from everlearn.wording import size
 
 BASE = Path(__file__).parent / "bases" / "english"
 DOMAINS = ("yelp_restaurants", "acl_papers")

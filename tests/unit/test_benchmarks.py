@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -93,6 +94,20 @@ def test_the_page_says_what_the_trials_say(scripts: tuple[ModuleType, ModuleType
         lines, streams | {"encoder": page.trained(encoder)}
     )
     assert len({json.dumps(line["machine"], sort_keys=True) for line in lines}) == 1, "one kind of arithmetic"
+
+
+SCRIPTS = sorted(path for folder in ("benchmarks", "docs", "examples") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_import_only_what_the_package_has(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("everlearn"):
+            if node.module.partition(".")[0] not in ("everlearn", "everlearn_bench"):
+                continue  # a package of the examples
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names):
+                assert hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}"), name
 
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/lstm-cnn"

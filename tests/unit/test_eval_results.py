@@ -27,7 +27,8 @@ from everlearn.evaluation import (
     text_cell,
 )
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import QUANTITIES, Column, Derivation, Scores
+from everlearn.evaluation.quantities import QUANTITIES, Column, Scores
+from everlearn.evaluation.quantities import summarise as summary_of
 from everlearn.evaluation.results import Summary
 from everlearn.evaluation.score_table import ScoreTable
 
@@ -45,11 +46,7 @@ def scores(values, stages, higher=True, samples=None):
 
 
 def summarise(made):
-    columns, last, higher = made
-    derivation = Derivation(last, higher)
-    for column in columns:
-        derivation.add(column)
-    return derivation.summary()
+    return summary_of(*made)
 
 
 def point(summary):

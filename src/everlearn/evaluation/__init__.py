@@ -10,7 +10,7 @@ from everlearn.evaluation.build import build_results
 from everlearn.evaluation.cell import Cell, alone_path, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.metrics import METRICS, Metric, register_mean, register_metric
-from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, register_quantity
+from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, register_quantity, summarise
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, Share, Spent, StageCost, Summary
 from everlearn.evaluation.score_table import ScoreTable
@@ -50,6 +50,7 @@ __all__ = [
     "register_quantity",
     "resample",
     "set_path",
+    "summarise",
     "task_path",
     "text_cell",
 ]

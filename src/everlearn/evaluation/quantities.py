@@ -36,7 +36,7 @@ has two conventions. In the paper's branch accuracies are not clipped, and for R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -395,6 +395,16 @@ class Derivation:
                 if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))).value is not None:
                     self.found[key][MEAN] = mean
         return self.found
+
+
+def summarise(
+    columns: Iterable[Column], last: int, higher_is_better: bool, metric: str = ""
+) -> dict[str, dict[str, Estimate]]:
+    """Return every quantity of one metric, each with its interval."""
+    derivation = Derivation(last, higher_is_better, metric)
+    for column in columns:
+        derivation.add(column)
+    return derivation.summary()
 
 
 def estimate(value: Floats | float, samples: Floats) -> Estimate:
