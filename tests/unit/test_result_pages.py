@@ -31,6 +31,8 @@ PARTS = {
     "das-results": "## DAS as released, on a masked model",
     "slow-results": "## RecAdam as released, at its own rate",
     "encoder-results": "## Lifelong-MoE on a masked model",
+    "decoder-writes-results": "## LFPT5 on a decoder",
+    "written-results": "## What LFPT5 writes with an encoder-decoder",
 }
 """Folder of cells → the heading of its part of the page."""
 
@@ -172,6 +174,16 @@ def sentences() -> Iterator[tuple[str, str]]:
     kept_of, left_of = learnt(experts) / learnt(plain), forgotten(experts) / forgotten(plain)
     yield "encoder-results", f"{100 * kept_of:.0f} % of it and forgets {forgotten(experts):.2f}, {100 * left_of:.0f} %"
     yield "encoder-results", f"ends {plain.average - experts.average:.3f} better"
+    replayed, without = (scores("decoder-writes-results")[name] for name in ("lfpt5", "lfpt5-pseudo0-divergence0"))
+    ends = f"ends {replayed.average - without.average:.3f} worse"
+    share = 100 * learnt(replayed) / learnt(without)
+    yield "decoder-writes-results", f"learns {share:.0f} % of what it learns without, and {ends}"
+    helps = f"by {-forgotten(replayed):.3f} bits per byte, without by {-forgotten(without):.3f}"
+    yield "decoder-writes-results", f"with replay less ({helps})"
+    yield "decoder-writes-results", f"The prompt learns {learnt(without):.2f} bits per byte at most"
+    published, more = (scores("written-results")[name] for name in ("lfpt5-lm0.25", "lfpt5-lm25"))
+    assert forgotten(more) > 2 * forgotten(published)
+    yield "written-results", f"the prompt learns {100 * learnt(more) / learnt(published):.0f} %"
     slow = scores("slow-results")
     alone_slowly, recadam = slow[PLAIN], slow["recadam_released"]
     helps = f"and networkx helps sympy ({forgotten(alone_slowly):.2f})".replace("-", "−")
@@ -182,6 +194,38 @@ def sentences() -> Iterator[tuple[str, str]]:
     for row in (theirs, ours):
         helped = f"by {-forgotten(row):.2f} bits per byte, plain training {-forgotten(alone):.2f})"
         yield "released-results", f"networkx helps sympy more ({helped}"
+
+
+def test_lfpt5_wrote_what_the_page_says() -> None:
+    text = " ".join(part("written-results").split())
+    cells = [cell.value for cell in find_cells(ROOT / "benchmarks/small-rows/written-results").values()]
+    for name, cell in ((cell["grid"]["row"], cell) for cell in cells):
+        (note,) = [note for note in cell["notes"] if "'lfpt5'" in note]
+        found = re.search(r"of 64 .* only 0 .* have ([\d.]+) tokens on average; (\d) ran to", note)
+        assert found is not None, name
+        assert f"They have {found[1]} tokens on average" in text
+        assert {"lfpt5-lm0.25": "0", "lfpt5-lm25": "8"}[name] == found[2]
+
+
+def test_reading_comprehension_has_the_numbers_of_its_cells() -> None:
+    page = " ".join((ROOT / "docs/results/reading.md").read_text(encoding="utf-8").split())
+    found = [cell.value for cell in find_cells(ROOT / "benchmarks/reading/results").values()]
+    rows = {cell["grid"]["row"]: of(cell) for cell in found}
+    fast, slow = (rows[f"sequential-learning_rate{rate}"] for rate in ("0.0003", "0.0001"))
+    kept = rows["forget_me_not-samples64"]
+    assert len(rows) == 3
+    for cell, row in zip(found, rows.values(), strict=True):
+        title = row.title.removesuffix(" (samples 64)")
+        numbers = written(row.average, ""), written(learnt(row), "+"), "–", written(-gained(row), "+")
+        assert f"| {title} | {' | '.join(numbers)} |" in page
+        accuracy = {(at, task): scored for at, task, *scored in cell["matrices"]["choice_accuracy"]["cells"]}
+        for at, name in (("base", "The source model"), ("pubmed", title)):
+            shown = (accuracy[at, f"{task}-questions"] for task in ("pubmed", "books"))
+            cells = (f"{100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]" for mean, low, high in shown)
+            assert f"| {name} | {' | '.join(cells)} |" in page
+    assert f"learns {learnt(fast):.3f} bits per byte of the target and loses {-gained(fast):.3f} of the source" in page
+    assert f"learns {learnt(kept):.3f} and loses {-gained(kept):.3f}, half as much" in page
+    assert f"learns {learnt(slow):.3f} and loses nothing of the source in bits (−{gained(slow):.3f})" in page
 
 
 def learnt(row: Scores) -> float:
