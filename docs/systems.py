@@ -137,7 +137,6 @@ def results_by_title() -> dict[str, list[str]]:
 
 METHOD_RESULTS = {
     "budget": ["budget.md"],
-    "forget_me_not": ["reading.md"],
     "sdft": ["chat-remedies.md"],
     "replay_generated_chats": ["chat-remedies.md"],
 }
