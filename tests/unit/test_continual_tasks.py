@@ -204,7 +204,7 @@ def test_settings_of_a_recipe(data: Path) -> None:
         (7, {}, r"`standard-cl` has no order 7; it has 1, 2, 3"),
         (("amazonn",), {}, r"has no domain 'amazonn'. Did you mean 'amazon'"),
         (("amazon", "amazon"), {}, r"each once \(got amazon, amazon\)"),
-        (1, {"suite_keys": {"answers": "said"}}, r"`suite.answers` in the settings: must be "),
+        (1, {"suite_keys": {"answers": "said"}}, r"`suite.answers` in the settings must be "),
         (1, {"suite_keys": {"answers": "head"}, "end_tasks": {"*": {"keep_last": 0}}}, "Unknown key .*keep_last"),
         (1, {"end_tasks": {"*": {"epochs": 3}}}, r"Unknown key `end_tasks.0.epochs`"),
     ],
@@ -552,7 +552,7 @@ def test_values_of_the_hub_are_rounded(tmp_path: Path) -> None:
 
 
 def test_what_a_recipe_of_glue_refuses(data_of_glue: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"`suite\.answers` in the settings: must be 'chosen'"):
+    with pytest.raises(RecipeError, match=r"`suite\.answers` in the settings must be 'chosen'"):
         made_of_glue(1, data_of_glue, tmp_path, suite_keys={"answers": "head"})
     with pytest.raises(RecipeError, match=r"Unknown key `end_tasks\.0\.learning_rate`"):
         made_of_glue(1, data_of_glue, tmp_path, end_tasks={"*": {"learning_rate": 1e-3}})

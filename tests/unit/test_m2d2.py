@@ -471,7 +471,7 @@ def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypa
     assert _bound(settings(), data).names != ("cs.CL",), "a grid has settings of its own"
     for text, sentence in (
         ('{"domain": ["cs.CL"]}', r"Unknown key `domain` in '.*stream\.json'\. Did you mean 'domains'"),
-        ('{"near": 2}', r"`near` in '.*stream\.json': must be 1.0 or less"),
+        ('{"near": 2}', r"`near` in '.*stream\.json' must be 1.0 or less"),
         ("domains: [cs.CL]", r"stream\.json' is no JSON: Expecting value"),
         ('{"domains": ["cs.CLL"]}', r"`suite\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
     ):
