@@ -32,12 +32,16 @@ class Part:
     seeds: tuple[int, ...] = (1,)
 
 
+ALONE = [Part((("separate", "1.2e-4,3e-4"),), ("given",), (seed,)) for seed in (1, 2, 3)]
+"""One model per domain, which has no order."""
+
 STREAMS = {
     "fresh": [
         Part((("sequential", "2.5e-5,5e-5,1.2e-4"), (RECOMMENDED + "16", "3e-4")), (order,), (seed,))
         for seed in (1, 2, 3)
         for order in ORDERS
-    ],
+    ]
+    + ALONE,
     "length": [
         Part((("sequential", "2.5e-5,5e-5,1.2e-4,2.9e-4"), (RECOMMENDED + "50", "1.2e-4,2.9e-4,6e-4"))),
         Part((("sequential", "5e-5,1.2e-4,2.9e-4"), (RECOMMENDED + "50", "2.9e-4")), seeds=(2,)),
@@ -48,7 +52,8 @@ STREAMS = {
         Part((("sequential", "5e-5,1.2e-4,3e-4"), (RECOMMENDED + "16", "3e-4")), (order,), (seed,))
         for seed in (1, 2, 3)
         for order in FAR
-    ],
+    ]
+    + ALONE,
 }
 TEXTS = {"far": "far_text.py"}
 """Scripts that write the text of a stream which is not part of DATA."""
