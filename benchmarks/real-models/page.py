@@ -1,8 +1,9 @@
 """Write docs/results/real-models.md and .json from the results: python benchmarks/real-models/page.py
 
-In each section the text above the first table is written by hand and stays; the tables are made from the cells of the
-fresh streams (``fresh/``, ``far/``), the trials of the development stream (``development.jsonl``), what the training
-of the encoder measured (``minilm.json``, ``encoder-tasks.json``) and its cells of six domains (``encoder/``).
+In each section the text above the first picture or table is written by hand and stays. Pictures and tables are made
+from the cells of the fresh streams (``fresh/``, ``far/``), the trials of the development stream
+(``development.jsonl``), what the training of the encoder measured (``minilm.json``, ``encoder-tasks.json``) and its
+cells of six domains (``encoder/``).
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from everlearn import files
+from everlearn.evaluation.estimate import Estimate
 from everlearn.grid.archive import find_cells
+from everlearn.report.figures.registry import draw, standalone
+from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.tables import Table, TableCell, markdown_table
 
 HERE = Path(__file__).parent
@@ -31,8 +35,8 @@ ORDERS = {0: "given", 1: "second", 23: "reverse"}
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
 HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
 RECOMMENDED = "recommended (MAS) at 3.0e-04"
-UNTRAINED = "none"
-"""The row of the encoder without any domain."""
+UNTRAINED, ALONE = "none", "separate"
+"""The rows without any domain, and of one model per domain."""
 OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
 """Rows that read text which the base model had read."""
 
@@ -88,6 +92,8 @@ class GridCell:
     order: int
     seed: int
     numbers: dict[str, float]
+    learnt: dict[str, float]
+    """Domain → how much better than the base model it is read when just learnt; in the order of training."""
     gained: dict[str, float]
     """Domain → how much better than the base model it is read at the end."""
     base: dict[str, float]
@@ -101,16 +107,19 @@ class GridCell:
         grid = cell["grid"]
         method, rate = cell["methods"][0]["name"], rate_of(grid)
         row = {"sequential": f"plain training at {rate:.1e}", "mas": RECOMMENDED}.get(method, grid["title"])
-        each = {name: found["value"] for name, found in cell["summary"][METRIC]["gained"].items() if name != "mean"}
-        scores = {(at, name): value for at, name, value, *_ in cell["matrices"][METRIC]["cells"]}
+        learnt, gained = (
+            {n: cell["summary"][METRIC][of][n]["value"] for n in cell["domains"]} for of in ("learnt", "gained")
+        )
+        scores = scores_of(cell)
         return cls(
             row,
             rate,
             grid["order"],
             grid["seed"],
             numbers_of(cell),
-            each,
-            {name: scores["base", name] for name in each},
+            learnt,
+            gained,
+            {name: scores["base", name] for name in gained},
             accuracy_at_the_end(cell),
         )
 
@@ -121,13 +130,22 @@ def rate_of(grid: dict[str, Any]) -> float:
     return float(rate)
 
 
+def scores_of(cell: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """Return the bits per byte of a cell: (row, text) → score; the rows are "base" and the domains when just learnt."""
+    return {(at, name): value for at, name, value, *_ in cell["matrices"][METRIC]["cells"]}
+
+
 def accuracy_at_the_end(cell: dict[str, Any]) -> dict[str, float]:
     """Return the accuracy of each end task after the last domain; empty without end tasks."""
     matrix = cell["matrices"].get("accuracy", {"rows": [""], "cells": []})
     return {name: value for at, name, value, *_ in matrix["cells"] if at == matrix["rows"][-1]}
 
 
-def rows_of(cells: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[int, int], GridCell]]:
+Rows = Mapping[str, Mapping[tuple[int, int], GridCell]]
+"""The cells of each row, by order and seed."""
+
+
+def rows_of(cells: Iterable[dict[str, Any]]) -> Rows:
     """Return the cells of each row by order and seed; only pairs of order and seed that every row has.
 
     The recommended method is first, then plain training by its learning rate, then the others as they come.
@@ -141,9 +159,77 @@ def rows_of(cells: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[int, int], 
     return {row: {key: rows[row][key] for key in sorted(common)} for row in order}
 
 
+@dataclass(frozen=True)
+class Alone:
+    """What rows learn, and have at the end, as shares of what one model per domain learns.
+
+    A share is of two means, over the domains of all runs whose seed has models of single domains.
+    """
+
+    rate: float
+    """Learning rate of the reference: the one at which models of their own learn most, on average."""
+    means: dict[float, float]
+    """Learning rate → bits per byte that models of their own learn."""
+    seeds: list[int]
+    shares: dict[str, dict[str, float]]
+    """Row → where: "1", "2", …, the place of the domain in the order; "all"; "end", all domains at the end."""
+
+    @classmethod
+    def of(cls, rows: Rows, cells: Iterable[dict[str, Any]]) -> Alone:
+        """Compare the rows with the cells of one model per domain, which are of several learning rates and seeds."""
+        found: dict[float, dict[tuple[int, str], float]] = {}
+        for cell in cells:
+            scores, seed = scores_of(cell), cell["grid"]["seed"]
+            learnt = {(seed, name): scores["base", name] - scores["alone", name] for name in cell["domains"]}
+            found.setdefault(rate_of(cell["grid"]), {}).update(learnt)
+        common = set.intersection(*map(set, found.values()))
+        means = {rate: fmean(found[rate][key] for key in common) for rate in sorted(found)}
+        best, seeds = max(means, key=lambda rate: means[rate]), sorted({seed for seed, _ in common})
+        shares: dict[str, dict[str, float]] = {}
+        for row, own in rows.items():
+            gains: dict[str, list[float]] = {}
+            wholes: dict[str, list[float]] = {}
+            for run in (run for run in own.values() if run.seed in seeds):
+                for place, (name, learnt) in enumerate(run.learnt.items(), 1):
+                    for where, gain in ((str(place), learnt), ("all", learnt), ("end", run.gained[name])):
+                        gains.setdefault(where, []).append(gain)
+                        wholes.setdefault(where, []).append(found[best][run.seed, name])
+            shares[row] = {where: fmean(gains[where]) / fmean(wholes[where]) for where in gains}
+        return cls(best, means, seeds, shares)
+
+    def table(self) -> Table:
+        """Return the table of the shares."""
+        places = [where for where in next(iter(self.shares.values())) if where.isdecimal()]
+        header = ("Row", *(f"Learnt, domain {place} ↑" for place in places), "Learnt, all ↑", "At the end, all ↑")
+        columns = (*places, "all", "end")
+        lines = tuple(
+            (row, tuple(TableCell(f"{100 * shares[where]:.0f} %") for where in columns))
+            for row, shares in self.shares.items()
+        )
+        means = ", ".join(f"{mean:.3f} at {rate:.1e}" for rate, mean in self.means.items())
+        note = (
+            f"100 %: what a model of its own learns of the same domain, by plain training at {self.rate:.1e}. Such "
+            f"models learn, on average and in bits per byte, {means}. Seeds: {', '.join(map(str, self.seeds))}. Domain "
+            "1 is the first one of an order; there are two orders, so each place has two domains."
+        )
+        return Table("Against one model per domain", header, lines, note)
+
+
+def picture(stream: str, cells: Sequence[dict[str, Any]]) -> str:
+    """Draw learning against forgetting on a stream beside the page, and return the Markdown that shows it."""
+    points = []
+    for row, own in rows_of(streamed(cells)).items():
+        learnt, forgotten = (Estimate(fmean(run.numbers[of] for run in own.values())) for of in ("learnt", "forgotten"))
+        points.append(TradeoffPoint(row, learnt, forgotten, row == RECOMMENDED))
+    (plate,) = draw("tradeoff", Tradeoff(tuple(points), "bits per byte", ranked=False))
+    name = f"{PAGE.stem}-{stream}.svg"
+    files.write_text(PAGE.with_name(name), standalone(plate))
+    return f"![Learning against forgetting on the {stream} stream]({name})\n\n{plate.caption}"
+
+
 def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the tables of a fresh stream: every row, `recommended` against each rate of plain training, domains."""
-    rows = rows_of(cells)
+    rows, alone = rows_of(streamed(cells)), alone_of(cells)
     recommended = rows[RECOMMENDED]
     each, note = _each_row(rows)
     pairs = tuple(
@@ -170,10 +256,11 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
         Table(
             "Better than the base at the end, by domain", ("Row", *domains), by_domain, f"{note} Base model: {base}."
         ),
+        *([Alone.of(rows, alone).table()] if alone else []),
     ]
 
 
-def _each_row(rows: Mapping[str, Mapping[tuple[int, int], GridCell]]) -> tuple[Any, str]:
+def _each_row(rows: Rows) -> tuple[Any, str]:
     """Return each row's numbers, and what they are of."""
     runs = next(iter(rows.values()))
     each = tuple(
@@ -325,15 +412,30 @@ def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str
             stream: {
                 row: {name: fmean(cell.numbers[name] for cell in own.values()) for name in NUMBERS}
                 | {"cells": len(own)}
-                for row, own in rows_of(cells).items()
+                for row, own in rows_of(streamed(cells)).items()
             }
             for stream, cells in streams.items()
+        },
+        "alone": {
+            stream: asdict(Alone.of(rows_of(streamed(cells)), alone_of(cells)))
+            for stream, cells in streams.items()
+            if alone_of(cells)
         },
     }
 
 
 def _cells(result: Result) -> tuple[TableCell, ...]:
     return tuple(TableCell(f"{getattr(result, name):+.3f}") for name in NUMBERS)
+
+
+def alone_of(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of one model per domain."""
+    return [cell for cell in cells if cell["grid"]["row"].startswith(ALONE)]
+
+
+def streamed(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of models that learnt one domain after another."""
+    return [cell for cell in cells if not cell["grid"]["row"].startswith(ALONE)]
 
 
 def trained(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -354,9 +456,14 @@ def main() -> None:
     encoder = json.loads((HERE / "minilm.json").read_text(encoding="utf-8"))
     tasks = json.loads((HERE / "encoder-tasks.json").read_text(encoding="utf-8"))
     cells = encoder_cells()
-    made = (*map(fresh_tables, streams.values()), encoder_tables(encoder, tasks, cells), tables(lines))
-    for section, own in zip(sections, made, strict=True):
-        parts += [f"## {section}".split("\n### ")[0].rstrip(), *(markdown_table(table, 3) for table in own)]
+    made = (
+        *((picture(name, own), fresh_tables(own)) for name, own in streams.items()),
+        ("", encoder_tables(encoder, tasks, cells)),
+        ("", tables(lines)),
+    )
+    for section, (drawn, own) in zip(sections, made, strict=True):
+        said = f"## {section}".split("\n### ")[0].split("\n![")[0].rstrip()
+        parts += [said, *([drawn] if drawn else []), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:
         reasons: dict[tuple[str, str], list[str]] = {}
         for line in failed:

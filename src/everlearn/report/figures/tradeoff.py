@@ -45,8 +45,10 @@ def tradeoff(found: Tradeoff) -> Iterator[Plate]:
     caption = (
         "Learning against forgetting: up is more learnt, left is less forgotten. The cross is the base model; the "
         "dashed line joins the runs that no other run beats at both; in the shaded corner more is forgotten than was "
-        "learnt. Lines: 95 % intervals."
+        "learnt."
     )
+    if any(run.learnt.interval or run.forgotten.interval for _, run in runs):
+        caption += " Lines: 95 % intervals."
     if found.ranked and len(runs) > NAMED:
         caption += " Numbers are ranks in the table below."
     numbers = "; ".join(
