@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from everlearn import files
+from everlearn.comparison.runs import Run
 from everlearn.grid import load_results
 from everlearn.grid.page import GridPage
 from everlearn.grid.rows import entry_of
@@ -33,6 +35,8 @@ PAGES = {
 """By the beginning of its files' names: page of results, page of claims."""
 SHOWN = ("Accuracy of end tasks", "Held-out text")
 """Of the grids beside the tuned one: tables whose titles begin so."""
+RATES = "Plain training at lower learning rates"
+"""Title of the cells in the folder `rates`, which has a folder for each learning rate of plain training."""
 BESIDE = {
     "published": "With the strengths as published",
     "glue": "On GLUE's own tasks",
@@ -72,10 +76,32 @@ def beside(results: Path) -> Iterator[str]:
     """Smaller grids that stand in folders beside the tuned one, in short."""
     for folder, title in BESIDE.items():
         if (results / folder).is_dir():
-            cells = load_results(results / folder)
-            tables = GridPage(find_suite(cells[0].grid.suite), cells).tables()
-            yield f"## {title}"
-            yield from (markdown_table(table, level=3) for table in tables if table.title.startswith(SHOWN))
+            yield from shown(title, load_results(results / folder))
+    if (results / "rates").is_dir():
+        yield from shown(
+            RATES,
+            [named_by(place.name, cell) for place in folders_of(results / "rates") for cell in load_results(place)],
+        )
+
+
+def shown(title: str, cells: Sequence[Run]) -> Iterator[str]:
+    """A grid in short, under its title."""
+    yield f"## {title}"
+    for table in GridPage(find_suite(cells[0].grid.suite), cells).tables():
+        if table.title.startswith(SHOWN):
+            yield markdown_table(table, level=3)
+
+
+def folders_of(place: Path) -> list[Path]:
+    """The folders in a folder, by the number that is their name, the largest first."""
+    return sorted((each for each in place.iterdir() if each.is_dir()), key=lambda each: -float(each.name))
+
+
+def named_by(rate: str, cell: Run) -> Run:
+    """The cell under a name and a title of its own, which tell its learning rate."""
+    grid = cell.results["grid"]
+    own = {"row": f"{grid['row']}-{rate}", "title": f"{grid['title']} at {float(rate):g}"}
+    return replace(cell, results=cell.results | {"grid": grid | own})
 
 
 def main() -> None:
