@@ -444,7 +444,7 @@ def page() -> str:
             "",
             INTRODUCTION,
             "",
-            f"{len(every)} systems: {scored} have a committed result, {len(every) - scored} say that they have none.",
+            f"{len(every)} systems, {scored} of them with numbers in a committed result.",
             *(f"\n## {title}\n\n{table(systems)}" for title, systems in groups.items()),
             f"\n{NOT_HERE}",
             "",

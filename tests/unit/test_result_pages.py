@@ -145,6 +145,7 @@ def sentences() -> Iterator[tuple[str, str]]:
     yield "results", f"reads the domains {-learnt(rows['side_tuning_released']):.2f} bits per byte worse than the base"
     yield "results", f"**Compositional modules** learn {kept('compositional_modules')} %."
     yield "results", f"reads sympy {-forgotten(rows['compositional_modules']):.2f} bits per byte"
+    yield "results", f"**PiSSA**, which trains the principal components of each weight alone, learns {kept('pissa')} %."
     yield "results", f"**InfLoRA** learns {kept('inf_lora')} %, O-LoRA with squares {kept('o_lora_squared')} %."
     yield "results", f"changes the score of the first by {abs(forgotten(rows['inf_lora'])):.3f}."
     yield "answers-results", f"forgets {forgotten(asked):.2f} of the {learnt(asked):.2f} bits per byte"
