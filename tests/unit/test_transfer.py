@@ -222,9 +222,14 @@ def test_the_findings_and_their_page() -> None:
     text = claims_page(find_suite("docs"), claims.title, claims.introduction, judged, cells, judged)
     said = question(random.findings[1].question, {"sequential": "Plain"})
     assert said == "Plain in orders 1 and 2 > Plain in order 0: forward transfer (bits per byte)"
+    said = question(random.findings[1].question, {"sequential": "Plain"}, {0, 2})
+    assert said == "Plain in order 2 > Plain in order 0: forward transfer (bits per byte)", "those that were measured"
     assert "comparisons, by their verdict for tasks in general. There are 10 comparisons in all" in " ".join(
         text.split()
     )
+    assert "**5 claims**, tested with 18 runs. Base model, unless a row names another: small." in text
+    number = [each.verdict for each in judged].count(HOLDS)
+    assert f" Verdict for tasks in general – holds here: {number}, does not hold here: " in text
     assert "Eight domains." in text
     assert len(study_claims((0,), (1,)).claims) == 4
 

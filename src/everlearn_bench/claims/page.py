@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from everlearn import files
@@ -40,6 +40,10 @@ NUMBERS: dict[Number, str] = {
     "forward": "forward transfer (bits per byte)",
     "late": "forgotten by late checkpoints, less by early ones, at equal gap (bits per byte)",
 }
+
+VERDICTS = (HOLDS, FAILS, OPEN, MISSING)
+Measured = Set[int | None]
+"""The orders of a grid's cells."""
 
 
 def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
@@ -82,8 +86,10 @@ def page(
         these: the same claims for this fixed set of tasks, with seeds as the only sample; empty to omit them.
     """
     titles = _titles(judged, cells, suite)
+    orders = frozenset(cell.grid.order for cell in cells)
     parts = [
         f"# {escape_markdown(title)}",
+        outcome(judged, cells, these),
         introduction.strip(),
         _measured(cells),
         markdown_table(summary(judged, these), 2),
@@ -91,7 +97,7 @@ def page(
     parts.append("## The comparisons")
     for number, each in enumerate(judged, 1):
         beside = these[number - 1] if these else None
-        parts.append(markdown_table(claim_table(number, each, titles, beside), 3))
+        parts.append(markdown_table(claim_table(number, each, titles, orders, beside), 3))
     if (constant := constant_table(cells)) is not None:
         parts += ["## Which end tasks can tell methods apart", markdown_table(constant, 3)]
     effects = effect_tables(cells, suite)
@@ -100,13 +106,24 @@ def page(
     return "\n\n".join(parts) + "\n"
 
 
+def outcome(judged: Sequence[Judged], cells: Sequence[Run], these: Sequence[Judged] = ()) -> str:
+    """Say how many claims got each verdict, and from what; `these` adds the second verdict."""
+    models = [value for cell in cells[:1] for key, value in described(cell.grid.settings) if key == "model"]
+    said = [f"**{count(len(judged), 'claim')}**, tested with {count(len(cells), 'run')}."]
+    said += [f"Base model, unless a row names another: {escape_markdown(model)}." for model in models]
+    for heading, each in zip(_headings(these), (judged, these), strict=False):
+        counts = Counter(one.verdict for one in each)
+        numbers = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+        said.append(f"{heading} – {numbers}.")
+    return " ".join(said)
+
+
 def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
     """Make a table with a line for each claim; `these` adds a second verdict."""
-    verdicts = (HOLDS, FAILS, OPEN, MISSING)
     rows = []
     for number, each in enumerate(judged, 1):
         counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
-        counted = [TableCell(str(counts[verdict])) for verdict in verdicts]
+        counted = [TableCell(str(counts[verdict])) for verdict in VERDICTS]
         limited = f" ({each.claim.caveat})" if each.claim.caveat else ""
         bold = [TableCell(f"**{one.verdict}**{limited}") for one in (each, *these[number - 1 : number])]
         rows.append((f"{number}. {each.claim.sentence}", (*bold, *counted)))
@@ -119,11 +136,16 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
         f"The last four columns count each claim's comparisons{of}. There are {asked} comparisons in "
         f"all{with_ours}; {tested} have a p-value so far."
     )
-    said = [f"Verdict for {about}" for about in SAMPLED] if these else ["Verdict"]
-    return Table("Verdicts", ("Claim", *said, *verdicts), tuple(rows), caption)
+    return Table("Verdicts", ("Claim", *_headings(these), *VERDICTS), tuple(rows), caption)
 
 
-def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: Judged | None = None) -> Table:
+def _headings(these: Sequence[Judged]) -> list[str]:
+    return [f"Verdict for {about}" for about in SAMPLED] if these else ["Verdict"]
+
+
+def claim_table(
+    number: int, judged: Judged, titles: Mapping[str, str], orders: Measured, these: Judged | None = None
+) -> Table:
     """Return the comparisons of one claim; `these` adds the verdicts for this fixed set of tasks."""
     alone = all(finding.question.other is None for finding in judged.findings)  # its difference is what was measured
     measured = ("Measured [95 %]",) if alone else ("Measured", "Difference [95 %]")
@@ -135,20 +157,20 @@ def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: J
         if these is not None:
             own = _cells(these.findings[place])
             cells += [*own[1:4], own[5]]
-        rows.append((question(finding.question, titles), tuple(cells)))
+        rows.append((question(finding.question, titles, orders), tuple(cells)))
     return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
 
 
-def question(asked: ClaimQuestion, titles: Mapping[str, str]) -> str:
-    """Return the comparison in words: ``DAS > EWC: F1``."""
-    entry, name = titles[asked.entry] + _orders(asked.orders), NUMBERS[asked.number]
+def question(asked: ClaimQuestion, titles: Mapping[str, str], measured: Measured = frozenset()) -> str:
+    """Return the comparison in words: ``DAS > EWC: F1``. Of the orders that it asks about, those measured are named."""
+    entry, name = titles[asked.entry] + _orders(asked.orders, measured), NUMBERS[asked.number]
     sign = ">" if asked.relation == "above" else "<"
     scale, _ = _scale(asked)
     unit = "bits" if scale == 1 else "point" if scale * asked.bar == 1 else "points"
     margin = f"{scale * asked.bar:g}" + (f" {unit}" if asked.bar else "")
     if asked.other is None:
         return f"{entry}: {name} {sign} {margin}"
-    other = titles[asked.other] + _orders(asked.other_orders)
+    other = titles[asked.other] + _orders(asked.other_orders, measured)
     if asked.relation == "within":
         return f"{entry} = {other} ± {margin}: {name}"
     return f"{entry} {sign} {other}{f' + {margin}' if asked.bar else ''}: {name}"
@@ -164,10 +186,10 @@ def _cells(finding: Finding) -> list[TableCell]:
     return [TableCell(text) for text in texts]
 
 
-def _orders(numbers: tuple[int, ...] | None) -> str:
+def _orders(numbers: tuple[int, ...] | None, measured: Measured) -> str:
     if numbers is None:
         return ""
-    names = [str(number) for number in numbers]
+    names = [str(number) for number in numbers if number in measured] or [str(number) for number in numbers]
     said = f"{names[0]} to {names[-1]}" if len(names) > 3 else fmt.listing(names)
     return f" in order{'s' if len(names) > 1 else ''} {said}"
 
