@@ -1,4 +1,4 @@
-"""everlearn: teach a language model one domain after another, and show that it forgot nothing.
+"""everlearn: train a language model on one domain after another, and measure what it forgets.
 
 Names are imported when they are first used, so that ``import everlearn`` and the command line stay fast. In addition to
 the names below, every method is available under its class name. ``python docs/method_tables.py`` writes the types to

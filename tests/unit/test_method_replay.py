@@ -444,14 +444,14 @@ def test_lots_that_are_whole_are_read_and_others_made_again(tmp_path: Path) -> N
     whole, _ = generated_rows(_stage(), 8, 1)
     stage = replace(_stage(), folder=tmp_path)
     first, _ = generated_rows(stage, 8, 1)
-    lots = sorted((tmp_path / FOLDER).iterdir())
-    assert len(lots) == 2
-    made = lots[0].stat().st_ino
-    texts = lots[1] / "texts.safetensors"
+    batches = sorted((tmp_path / FOLDER).iterdir())
+    assert len(batches) == 2
+    made = batches[0].stat().st_ino
+    texts = batches[1] / "texts.safetensors"
     kept = texts.read_bytes()
     texts.write_bytes(kept[:-4] + b"\x01\x02\x03\x04")
     second, _ = generated_rows(stage, 8, 1)
-    assert lots[0].stat().st_ino == made
+    assert batches[0].stat().st_ino == made
     assert texts.read_bytes() == kept
     for one, other, third in zip(whole, first, second, strict=True):
         assert one["input_ids"].tolist() == other["input_ids"].tolist() == third["input_ids"].tolist()

@@ -36,10 +36,10 @@ Page = Annotated[
 
 
 class _Kinds(TyperGroup):
-    """A group whose first word is an analysis, or else a run for the overview."""
+    """A group of commands, one per analysis; a first argument that names none is a run, whose overview is shown."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the name of the overview before words that begin with no analysis."""
+        """Insert the name of the overview if the first argument names no analysis."""
         first, second = [*args, "", ""][:2]
         kinds = {*self.commands} - {OVERVIEW}
         if first not in {*kinds, "--help"}:
@@ -139,7 +139,7 @@ def _show(
     page: str,
     analyses: Mapping[str, Callable[[ContinualLearner], Findings]],
 ) -> None:
-    """Make analyses, and show them: JSON or tables, and a page."""
+    """Run analyses, and show the results: JSON or tables, and a page."""
     from everlearn.diagnostics.pages import joined_data, terminal, write_page
     from everlearn.errors import RunError
     from everlearn.run.writable import check_place

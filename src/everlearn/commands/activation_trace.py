@@ -26,7 +26,7 @@ whose pass depends on the values of their inputs (Longformer), which fake tensor
 
 
 class Traced(NamedTuple):
-    """What a forward and backward pass holds at its peak, beside weights and gradients, in bytes.
+    """The peak memory of a forward and backward pass in bytes, without weights and gradients.
 
     Attributes:
         activations: the batch, what is kept for the backward pass, and intermediate results.

@@ -150,12 +150,12 @@ class _Reader:
         """Go through the corpus."""
         survey, skipped = self.survey, Skipped()
         documents = (document for document, _ in islice(read_documents(self.corpus, skipped=skipped), MOST + 1))
-        for lot in chunks(self._own.parted(documents)):
-            if survey.documents + survey.held_out + len(lot) > MOST:
+        for chunk in chunks(self._own.parted(documents)):
+            if survey.documents + survey.held_out + len(chunk) > MOST:
                 survey.whole = False
-                lot = lot[: MOST - survey.documents - survey.held_out]
-            self._take([document for document, held in lot if not held])
-            self._hold_out([document for document, held in lot if held])
+                chunk = chunk[: MOST - survey.documents - survey.held_out]
+            self._take([document for document, held in chunk if not held])
+            self._hold_out([document for document, held in chunk if held])
             if not survey.whole:
                 break
         survey.skipped, survey.undesired = skipped.rows, skipped.undesired
@@ -234,8 +234,8 @@ class _Reader:
         if self.survey.examples or tokens <= 2 * self.format.block_size:
             encoder, size = Encoder(self.format.tokenizer, self.format.kind), self.format.block_size
             packer = packer_of(self.corpus, encoder, size, where=f"'{self.survey.name}'")
-            for lot in chunks(sample.documents):
-                packer.feed(lot)
+            for chunk in chunks(sample.documents):
+                packer.feed(chunk)
             packed = packer.count
             count.tokens, count.longest = round(packed.tokens * scale), packed.longest
             for name in ("truncated", "answers_cut", "spelt"):
@@ -310,5 +310,5 @@ def _learnt_bytes(document: Document) -> int:
 def _ids(format_: TextFormat, texts: Sequence[str]) -> list[list[int]]:
     tokenizer = format_.tokenizer
     return [
-        ids for lot in chunks(texts) for ids in tokenizer(lot, add_special_tokens=False, verbose=False)["input_ids"]
+        ids for chunk in chunks(texts) for ids in tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
     ]

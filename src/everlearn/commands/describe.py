@@ -174,7 +174,7 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
 
 
 def write_tables() -> None:
-    """Write the tables that :mod:`everlearn.commands.saved_tables` reads, of what everlearn itself has."""
+    """Write the tables that :mod:`everlearn.commands.saved_tables` reads, without plugins."""
     with plugins.hidden():
         methods, recipe = (
             describe_all(),
@@ -185,7 +185,7 @@ def write_tables() -> None:
 
 
 def table_text(value: Any, levels: int = 1) -> str:
-    """Return a table as JSON, with a line for each entry of the outer `levels`."""
+    """Return a table as JSON that breaks lines in its outer `levels` only."""
     return _lines(value, levels) + "\n"
 
 

@@ -22,7 +22,7 @@ def methods() -> list[dict[str, Any]]:
 
 
 def method(name: str) -> dict[str, Any]:
-    """Return the description of a method or variant; torch is loaded only where it is not everlearn's own.
+    """Return the description of a method or variant; torch is imported only for those of plugins.
 
     Raises:
         MethodError: there is no such method; the message suggests similar names.

@@ -41,7 +41,7 @@ ADAM = 8
 
 @dataclass(frozen=True)
 class Setup:
-    """What decides the memory of a device, apart from the model and the methods.
+    """The training settings on which the memory of a device depends.
 
     Attributes:
         rows: rows in a batch of one device.
@@ -87,7 +87,7 @@ class Setup:
 
 
 class Held(NamedTuple):
-    """What one device holds, as bytes by use.
+    """The memory of one device, in bytes by use.
 
     Attributes:
         step: at the peak of a step.

@@ -79,7 +79,7 @@ def merge(
 
 
 def _base(given: str | Path | None, listed: Sequence[Named], method: str, scratch: Path) -> Named:
-    """Return the base model that is named, or that of the one run whose stages are merged."""
+    """Return the model of `--base`; without it, the base model of the run to which all checkpoints belong."""
     if given is not None:
         if is_run(Path(given)):
             raise RecipeError(f"`--base` is '{given}', which is a run. Name one model: one of its stages, or its base.")

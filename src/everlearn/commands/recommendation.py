@@ -71,7 +71,9 @@ def learning_rate(kind: str, parameters: int, *, examples: bool = False, adapter
 
 
 def models_in_words(kind: str, parameters: int) -> str:
-    """Name the models that the rule takes a model of this size for; outside the table those of the nearest size.
+    """Describe the models for which the rule gives this learning rate: "decoders of 135 M".
+
+    A model that is smaller or larger than all in the table gets the rate of the nearest one.
 
     Args:
         kind: `decoder`, `encoder` or `encoder-decoder`.

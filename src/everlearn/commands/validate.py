@@ -42,7 +42,7 @@ def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporte
 
 
 def corpus_files(path: Path | str, overrides: Iterable[str] = ()) -> dict[str, list[FileGroup]]:
-    """Return the files of every corpus of a valid recipe by its name; none where a check says what is wrong."""
+    """Return the files of every corpus of a valid recipe by its name; none for a corpus that fails the checks."""
     recipe, found = load(path, overrides), {}
     for corpus in (*recipe.domains, *([recipe.general] if recipe.general is not None else [])):
         for part in corpus.parts:

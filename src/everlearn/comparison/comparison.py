@@ -109,7 +109,7 @@ class Comparison:
         return [run.matrices[metric] for run in runs]
 
     def over_seeds(self, metric: str, pool: int, score: Callable[[ScoreTable], float | None]) -> float | None:
-        """Return the mean of `score` over a pool's runs; None if one of them lacks it."""
+        """Return the mean of `score` over a pool's runs (its seeds); None if one of them lacks it."""
         values = [score(matrix) for matrix in self.matrices(metric, pool)]
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if values and len(known) == len(values) else None

@@ -93,7 +93,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def named(what: str, name: str) -> str:
-    """Return what something is with its name, unless the name only repeats it: "General text (wikipedia)"."""
+    """Return a description followed by a name, unless it contains the name: "General text (wikipedia)"."""
     return what if name.lower() in what.lower().split() else f"{what} ({name})"
 
 

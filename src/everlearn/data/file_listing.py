@@ -41,7 +41,7 @@ class FileGroup:
 
 
 def files_of(corpus: Domain) -> list[FileGroup]:
-    """Return the files of a corpus in groups, what is read first; none for a data set of the hub.
+    """Return the files of a corpus in groups, those that are read first; none for a data set of the hub.
 
     Raises:
         DataError: there are no files.
@@ -84,18 +84,18 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
 
 
 def _split(path: Path, folder: Path | None, read: str) -> str:
-    """Return the split that the name of a file, or a folder inside of the corpus, tells; "" if none.
+    """Return the split that the name of a file or of its folder inside the corpus indicates; "" if none.
 
-    Where no split is read, a name of prose that only has the word in it, such as "the test of time", tells none.
+    If no split is read, a prose name that merely contains the word, such as "the test of time", indicates none.
     """
     inside = path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else Path(path.name)
     return (split_of(inside) if read else clear_split(inside, format_of(path))) or ""
 
 
 def _rows(path: Path, size: int, corpus: Domain) -> int | None:
-    """Return the number of rows of a file; None if it is damaged, or its group has too many bytes.
+    """Return the number of rows of a file; None if it is damaged, or if its group is too large to be counted.
 
-    A file that is one document is not read, since to take the text out of a PDF takes time.
+    A file that holds one document counts as one row without being read, since extracting text from a PDF takes time.
     """
     if format_of(path) in WHOLE or (corpus.documents == "file" and is_plain_text(path)):
         return 1

@@ -50,13 +50,14 @@ _SQUAD = (
     ".data[].paragraphs[] | .context as $c | .qas[] | {context: $c, question, answers: [.answers[].text]}",
     "question-answers",
 )
-"""How `jq` takes the questions out of SQuAD's layout, and the kind of rows that they become."""
+"""The `jq` program that extracts the questions from SQuAD's layout, and the format of the resulting rows."""
 
 
 def rows_inside(value: Mapping[str, Any], path: Path) -> str:
-    """Return how to take the rows out of an object that holds them; "" if it holds none.
+    """Return advice on extracting the rows from an object; "" if it holds none.
 
-    It wraps them, as in `{"data": [{…}, {…}]}`, or has a mapping from row to value for each column, as pandas writes.
+    The object wraps a list of rows, as in `{"data": [{…}, {…}]}`, or maps each column to its values by row, as pandas
+    writes it.
     """
     if value and all(isinstance(column, dict) and "0" in column for column in value.values()):
         return (
@@ -80,7 +81,7 @@ def rows_inside(value: Mapping[str, Any], path: Path) -> str:
 
 
 def _in_one_object(path: Path, limits: Limits) -> str:
-    """Return how to take the rows out of a file that is one object over several lines; "" if it is none."""
+    """Return advice on extracting the rows from a file that is one object over several lines; "" if it is not."""
     try:
         value = json.loads(text_of(path, limits)) if path.stat().st_size <= limits.row_bytes else None
     except (DataError, ValueError, RecursionError):

@@ -313,8 +313,8 @@ class _Check:
         if len(sample.kept) < sample.seen:
             was = "was" if len(sample.kept) == 1 else "were"
             self.partial.append(f"Of the {counted(sample.seen, group)}, {len(sample.kept):,} {was} looked for.")
-        for lot in chunks(sample.kept):
-            self.probes.add(group, words_of([text for _, text in lot]), [key for key, _ in lot])
+        for chunk in chunks(sample.kept):
+            self.probes.add(group, words_of([text for _, text in chunk]), [key for key, _ in chunk])
 
     def outcome(self) -> LeakCheck:
         """Search every corpus."""
@@ -353,14 +353,14 @@ class _Check:
         """Go through the training text of a corpus."""
         search, sketch, keys, characters = self.probes.search(), Sketch(), array("Q"), 0
         texts = (text for text, held in _own_documents(part) if not held)
-        for lot in chunks(texts):
-            words = words_of(lot)
+        for chunk in chunks(texts):
+            words = words_of(chunk)
             search.add(words)
             sketch.add(words)
-            self.read += len(lot)
+            self.read += len(chunk)
             self.progress(self.read)
-            keys.extend(map(text_key, lot))
-            characters += sum(map(len, lot))
+            keys.extend(map(text_key, chunk))
+            characters += sum(map(len, chunk))
             if characters >= SEARCHED:
                 break
         if part.streaming or characters >= SEARCHED:

@@ -1,6 +1,6 @@
 """Find near-duplicate documents, texts that a corpus contains, and the share of text that two corpora have in common.
 
-Everything works on hashes of runs of words (:mod:`everlearn.data.shingles`), in memory that text does not fill.
+Everything works on hashes of word n-grams (:mod:`everlearn.data.shingles`), in memory that does not grow with the text.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import numpy as np
 from everlearn.data.shingles import Words
 
 RUN = 13
-"""Words of a run; two texts do not share one by chance (Brown et al., arXiv 2005.14165, appendix C)."""
+"""Words of an n-gram; two texts do not share one by chance (Brown et al., arXiv 2005.14165, appendix C)."""
 SHORTEST = 5
 """Minimum number of words of a text to search for; a shorter one occurs in any corpus by chance."""
 LEAKED = 0.5
-"""A text counts as contained in a corpus if the corpus has at least this share of its runs."""
+"""A text counts as contained in a corpus if the corpus has at least this share of its n-grams."""
 NEAR_RUN, BINS, ROWS = 5, 64, 4
 ALIKE = 0.8
-"""Documents count as nearly the same if they share at least this share of their runs (Jaccard)."""
+"""Documents count as nearly the same if they have at least this share of their n-grams in common (Jaccard)."""
 TEMPLATE, FEWEST = 0.2, 10
-"""A run counts as part of a template if more than this share of a group's texts has it, and more than this number."""
+"""An n-gram is part of a template if more than this share, and more than this number, of a group's texts have it."""
 KEPT = 2**20
-"""Number of runs of a corpus that are kept to compare it with others."""
+"""Number of n-grams of a corpus that are kept to compare it with others."""
 
 
 class NearDuplicates:
-    """Documents that share about :data:`ALIKE` of their runs of five words (Jaccard) with another.
+    """Documents that share about :data:`ALIKE` of their word 5-grams (Jaccard) with another.
 
     One-permutation MinHash (Li, Owen and Zhang, NIPS 2012): the smallest hash in each of 64 bins; empty bins take over
     the next one that is not. Sixteen bands of four find the pairs, the share of equal bins decides.
@@ -81,15 +81,15 @@ class NearDuplicates:
 
 
 class Sketch:
-    """The distinct runs of a corpus, or if there are too many, a uniform sample of them by their hashes."""
+    """The distinct n-grams of a corpus, or if there are too many, a uniform sample of them by their hashes."""
 
     def __init__(self) -> None:
         self.sampled = 1
-        """One of this number of runs is kept."""
+        """One n-gram in this number is kept."""
         self._kept: list[np.ndarray] = []
 
     def add(self, words: Words) -> None:
-        """Add the runs of documents."""
+        """Add the n-grams of documents."""
         hashes, _ = words.runs(RUN)
         self._kept.append(distinct(self._of(hashes)))
         if sum(map(len, self._kept)) > 2 * KEPT:
@@ -107,7 +107,7 @@ class Sketch:
         return distinct(np.concatenate([np.empty(0, np.uint64), *self._kept]))
 
     def share_in(self, other: Sketch) -> float:
-        """Return the share of this corpus' different runs that the other has too."""
+        """Return the share of this corpus' distinct n-grams that the other has too."""
         sampled = max(self.sampled, other.sampled)
         own, theirs = self._of(self.runs, sampled), other._of(other.runs, sampled)
         return float(np.isin(own, theirs, assume_unique=True).mean()) if len(own) else 0.0
@@ -116,8 +116,8 @@ class Sketch:
 class Probes:
     """Texts that are looked for in corpora: held-out documents, examples of end tasks.
 
-    A corpus contains a text if it contains half of the text's runs of 13 words, in any of its documents; a shorter text
-    is a single run. Runs that many texts of a group share, such as a prompt's template, do not count.
+    A corpus contains a text if it contains half of the text's word 13-grams, in any of its documents; a shorter text is
+    a single n-gram. N-grams that many texts of a group share, such as a prompt's template, do not count.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class Probes:
         """Return for each group how many texts a corpus contains, and how many of them as identical documents.
 
         Args:
-            seen: which of the runs that are looked for the corpus has, by their length.
+            seen: for each length, which of the n-grams that are looked for occur in the corpus.
             keys: keys of the corpus' documents, uint64, sorted.
         """
         inside, identical = self.inside(seen, keys)
@@ -199,7 +199,7 @@ class Probes:
 
 
 class Search:
-    """Record which runs of the probes occur in one corpus."""
+    """Record which n-grams of the probes occur in one corpus."""
 
     def __init__(self, probes: Probes, values: dict[int, np.ndarray]) -> None:
         self.probes, self.values = probes, values

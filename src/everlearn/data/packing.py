@@ -151,7 +151,7 @@ class TextPacker:
         rows, inside = ids[:whole].reshape(-1, size), numbers[:whole].reshape(-1, size)
         changes = np.diff(inside, axis=1, prepend=inside[:, :1]) != 0
         segments = np.cumsum(changes, axis=1, dtype=np.int32)
-        # Copies: a view would keep the whole lot in memory for as long as one of its blocks lives.
+        # Copies: a view would keep the whole chunk in memory for as long as one of its blocks lives.
         blocks = [{"input_ids": rows[i].copy(), "segments": segments[i].copy()} for i in range(len(rows))]
         return [{**block, "labels": block["input_ids"]} for block in blocks] if self.labelled else blocks
 
@@ -445,8 +445,8 @@ def shortened(ids: Sequence[int], room: int, keep_last: int = 0) -> list[int]:
 def chunks(documents: Iterable[T]) -> Iterator[list[T]]:
     """Yield documents in lists of :data:`CHUNK`."""
     iterator = iter(documents)
-    while lot := list(islice(iterator, CHUNK)):
-        yield lot
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
 
 
 def blocks_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, kind: Kind, block_size: int) -> list[Block]:

@@ -155,9 +155,9 @@ class _Work:
             ragged = isinstance(packers["train"], PairPacker)
             columns = {part: _Columns(folder, part, ragged, stack) for part in PARTS}
             documents = (document for document, _ in read_documents(self.corpus, skipped=skipped))
-            for lot in chunks(own.parted(documents)):
-                held = [document for document, is_held in lot if is_held]
-                kept = [document for document, is_held in lot if not is_held]
+            for chunk in chunks(own.parted(documents)):
+                held = [document for document, is_held in chunk if is_held]
+                kept = [document for document, is_held in chunk if not is_held]
                 if self.corpus.streaming:
                     held = held[: STREAM_HELD_OUT - packers["validation"].count.documents]
                     if packers["train"].count.tokens < self.block_size or (

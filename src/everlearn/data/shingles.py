@@ -1,7 +1,7 @@
 """Hash word n-grams with vectorised array operations, to find near-duplicates and leaks.
 
 A word is a maximal sequence of letters and digits, in lower case; in writing without blanks each
-character is a word. A run of n words has a 64-bit hash: a polynomial over its bytes, from differences of running sums.
+character is a word. The hash of an n-gram has 64 bits: a polynomial over its bytes, from differences of running sums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 
 PIECE = 2**17
-"""Number of characters that are processed at once; runs across two such pieces are left out."""
+"""Number of characters that are processed at once; n-grams across two such pieces are left out."""
 BASE = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse modulo 2^64."""
 _WORD, _SINGLE, _GOES_ON = 1, 2, 3
@@ -77,7 +77,7 @@ class Words:
         return np.bincount(self.document, minlength=self.documents)
 
     def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the hashes of all n-grams of `words` words, and the document of each; no n-gram crosses documents."""
+        """Return the hashes of all n-grams of `length` words, and the document of each; no n-gram crosses documents."""
         count = len(self.hashes) - length + 1
         if count <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -92,24 +92,24 @@ class Words:
 def words_of(texts: Sequence[str]) -> Words:
     """Split documents into words."""
     pieces = [(number, text[at : at + PIECE]) for number, text in enumerate(texts) for at in range(0, len(text), PIECE)]
-    found = [_words(lot, len(texts)) for lot in _lots(pieces)]
+    found = [_words(chunk, len(texts)) for chunk in _chunks(pieces)]
     hashes = np.concatenate([np.empty(0, np.uint64), *(words.hashes for words in found)])
     documents = np.concatenate([np.empty(0, np.int64), *(words.document for words in found)])
     return Words(hashes, documents, len(texts))
 
 
-def _lots(pieces: Sequence[tuple[int, str]]) -> Iterable[list[tuple[int, str]]]:
-    """Group pieces into lots of about the greatest length allowed."""
-    lot: list[tuple[int, str]] = []
+def _chunks(pieces: Sequence[tuple[int, str]]) -> Iterable[list[tuple[int, str]]]:
+    """Group pieces into chunks of about the greatest length allowed."""
+    chunk: list[tuple[int, str]] = []
     length = 0
     for piece in pieces:
-        if lot and length + len(piece[1]) > PIECE:
-            yield lot
-            lot, length = [], 0
-        lot.append(piece)
+        if chunk and length + len(piece[1]) > PIECE:
+            yield chunk
+            chunk, length = [], 0
+        chunk.append(piece)
         length += len(piece[1])
-    if lot:
-        yield lot
+    if chunk:
+        yield chunk
 
 
 def _words(pieces: Sequence[tuple[int, str]], documents: int) -> Words:

@@ -28,8 +28,9 @@ class _CorpusEnds(Exception):
 class StreamedBlocks(BlockSource):
     """Reads, tokenises and packs on the fly, from the start again when the corpus ends.
 
-    Documents are processed in lots. The state is the reader's position and the packer's remainder *before* the current
-    lot, and the number of blocks taken from it: a restored stream processes the lot again and skips these blocks.
+    Documents are processed in chunks. The state is the position of the reader and the remainder of the packer *before*
+    the current chunk, and the number of blocks taken from it. A restored stream processes the chunk again and skips
+    these blocks.
     """
 
     def __init__(
@@ -86,19 +87,19 @@ class StreamedBlocks(BlockSource):
         self._position: dict[str, Any] | None = position
         self._documents = read_documents(self.corpus, position=position)
         self._before: dict[str, Any] = {"position": position, "packer": self._packer.state_dict()}
-        self._lot: list[Block] = []
+        self._blocks: list[Block] = []
         self._taken = 0
         self._in_pass = 0
 
     def _text(self) -> Iterator[Document]:
-        """Yield the documents of the next lot that are trained on, and remember where the lot ends."""
+        """Yield the documents of the next chunk that are trained on, and remember where the chunk ends."""
         for document, position in islice(self._documents, CHUNK):
             self._position = position
             if not is_held_out(document, self.held_out_share):
                 yield document
 
-    def _next_lot(self) -> None:
-        """Process the next lot, or begin the next pass.
+    def _next_chunk(self) -> None:
+        """Process the next chunk, or begin the next pass.
 
         Raises:
             DataError: a complete pass gave no block.
@@ -108,11 +109,11 @@ class StreamedBlocks(BlockSource):
         before = self._position
         documents = list(self._text())
         if self._position != before:
-            self._lot = self._packer.feed(documents)
-            self._in_pass += len(self._lot)
+            self._blocks = self._packer.feed(documents)
+            self._in_pass += len(self._blocks)
             return
-        self._lot = self._packer.finish()
-        if not self._lot:
+        self._blocks = self._packer.finish()
+        if not self._blocks:
             if not self._in_pass:
                 raise too_small(self.name, self._packer.count.tokens, self.block_size)
             if self._once:
@@ -120,13 +121,13 @@ class StreamedBlocks(BlockSource):
             self._pass += 1
             self._start()
         else:
-            self._in_pass += len(self._lot)
+            self._in_pass += len(self._blocks)
 
     def _in_order(self) -> Block:
-        while self._taken >= len(self._lot):
-            self._next_lot()
+        while self._taken >= len(self._blocks):
+            self._next_chunk()
         self._taken += 1
-        return self._lot[self._taken - 1]
+        return self._blocks[self._taken - 1]
 
     def __next__(self) -> Block:
         block = self._in_order()
@@ -159,18 +160,18 @@ class StreamedBlocks(BlockSource):
                 yield stream._buffer.pop(drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the lot's start, the blocks taken from it, and the shuffle buffer's blocks."""
+        """Return the chunk's start, the blocks taken from it, and the shuffle buffer's blocks."""
         return {
             "pass": self._pass,
             "given": self._given,
             "lot": self._before,
             "taken": self._taken,
-            "in_pass": self._in_pass - len(self._lot),
+            "in_pass": self._in_pass - len(self._blocks),
             "buffer": [{key: row.tolist() for key, row in block.items()} for block in self._buffer],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read again from the lot's start and skip the blocks that were taken."""
+        """Read again from the chunk's start and skip the blocks that were taken."""
         self._pass, self._given = int(state["pass"]), int(state["given"])
         self._start(state["lot"]["position"])
         self._packer.load_state_dict(state["lot"]["packer"])
@@ -178,7 +179,7 @@ class StreamedBlocks(BlockSource):
         self._in_pass = int(state["in_pass"])
         self._buffer = [{key: np.array(row, np.int32) for key, row in block.items()} for block in state["buffer"]]
         if state["taken"]:
-            self._next_lot()
+            self._next_chunk()
             self._taken = int(state["taken"])
 
     def fresh(self, seed: int) -> StreamedBlocks:

@@ -244,13 +244,13 @@ def ranks_of(predictor: Predictor, blocks: PackedBlocks, places: Sequence[Place]
     most = max(1, min(how.batch_size, _PROBABILITIES // len(how.tokenizer)))
     with at_rest(models_of(predictor), how.device, how.bf16), torch.no_grad():
         for start in range(0, len(places), most):
-            lot = places[start : start + most]
-            batch = how.objective.collate(blocks.take([block for block, _, _ in lot]), range(len(lot)))
+            chunk = places[start : start + most]
+            batch = how.objective.collate(blocks.take([block for block, _, _ in chunk]), range(len(chunk)))
             ids = batch["plain_ids" if masked else "input_ids"].clone()
-            at = torch.tensor([[position] for _, position, _ in lot])
+            at = torch.tensor([[position] for _, position, _ in chunk])
             labels = ids.gather(1, at)
             if masked:
-                for row, (_, position, length) in enumerate(lot):
+                for row, (_, position, length) in enumerate(chunk):
                     ids[row, position : position + length] = how.tokenizer.mask_token_id
             batch |= {"input_ids": ids, "labels": labels, "positions": at if masked else at - 1}
             likely = predictor.likely({key: value.to(how.device) for key, value in batch.items()})[:, 0].cpu()

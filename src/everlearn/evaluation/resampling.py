@@ -67,7 +67,7 @@ def resample(
     examples = len(cells[0]) if groups is None else int(groups.max(initial=-1)) + 1
     rng = generator("task" if fine_tuned else "bootstrap", seed)
     # Fine-tunings are drawn as uniform numbers, so that cells with the same seeds draw the same ones.
-    lots = rng.random((resamples, max(len(cell.seeds) for cell in cells))) if fine_tuned else None
+    fine_tunings = rng.random((resamples, max(len(cell.seeds) for cell in cells))) if fine_tuned else None
     samples = {metric.name: np.full((resamples, len(cells)), np.nan) for metric in metrics}
     # All cells at once: facts of the task are the same for each, only the outcomes differ.
     terms: dict[Terms, Floats] = {each: np.concatenate([each(c) for c in cells]) for each in {m.terms for m in metrics}}
@@ -82,11 +82,11 @@ def resample(
         for metric in metrics:
             with np.errstate(over="ignore"):
                 scores = metric.value(sums[metric.terms], cells[0])
-            if lots is None:
+            if fine_tunings is None:
                 samples[metric.name][chunk] = scores
                 continue
             for place, own in enumerate(np.split(scores, ends[:-1], axis=1)):
-                drawn = (lots[chunk, : own.shape[1]] * own.shape[1]).astype(np.intp)
+                drawn = (fine_tunings[chunk, : own.shape[1]] * own.shape[1]).astype(np.intp)
                 samples[metric.name][chunk, place] = np.take_along_axis(own, drawn, axis=1).mean(1)
     return {m.name: Resampled(np.array([m.score(cell) for cell in cells]), samples[m.name]) for m in metrics}
 

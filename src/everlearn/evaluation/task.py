@@ -144,7 +144,7 @@ class Task:
         """Raise ``ModelError`` if a model with this tokenizer cannot be evaluated."""
 
     def fingerprint(self) -> str:
-        """Return a hash of everything but the model on which a score depends."""
+        """Return a hash of everything that a score depends on, except the model."""
         raise NotImplementedError
 
     def texts(self) -> Sequence[str]:

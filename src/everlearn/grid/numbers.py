@@ -77,7 +77,7 @@ def each(run: Run, metric: str, quantity: Quantity) -> dict[str, float]:
 
 
 def parts(run: Run, number: str) -> dict[str, float]:
-    """Return the values whose mean a number is, by domain, text or end task."""
+    """Return the values that a number is the mean of, by domain, text or end task."""
     metric, quantity = NUMBERS.get(number, (number, "average"))
     values = each(run, metric, QUANTITIES[quantity])
     return {} if any(map(math.isnan, values.values())) else values

@@ -106,7 +106,7 @@ def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--meth
 
 
 def our_name(name: str, template: GridTemplate) -> str | None:
-    """Return our name of a row that may have another name in the paper; None if there is no such row."""
+    """Return everlearn's name of a row, which may have another name in the paper; None if there is no such row."""
     ours = {plain_name(name): name for name in (*names(), *ARRANGEMENTS, *template.systems)}
     return ours.get(plain_name(template.paper_names.get(plain_name(name), name)))
 
@@ -119,7 +119,7 @@ def in_order(entries: Iterable[str], template: GridTemplate) -> list[str]:
 
 
 def entry_of(name: str, template: GridTemplate) -> RowSpec:
-    """Return the row of one of our own names, or of one of a template's systems."""
+    """Return the row of a method, an arrangement or one of the template's systems, by its name in everlearn."""
     if (system := template.systems.get(name)) is not None:
         methods = tuple(dict(each) for each in system.methods)
         make, own = system.make or arrangements.stream, system.make is None

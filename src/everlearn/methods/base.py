@@ -88,7 +88,7 @@ class Needs:
     base_model: bool = False
     """Reads the base model (``checkpoints[0]``) in every domain, so a run cannot continue without it."""
     writes: bool = False
-    """Writes text with the model in each step, for which every process needs the complete model."""
+    """Generates text with the model in each step, for which every process needs the complete model."""
     start: bool = False
     """Reads the values of the trained parameters at the beginning of the domain (``stage.start``)."""
     memory: Literal["nothing", "statistics", "parameters"] = "nothing"
@@ -96,7 +96,7 @@ class Needs:
 
     @property
     def keeps(self) -> str:
-        """What the memory reveals to its owner: a key of :data:`REVEALS`."""
+        """What the memory reveals to whoever reads it: a key of :data:`REVEALS`."""
         return "text" if self.old_data else self.memory
 
 

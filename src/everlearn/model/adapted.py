@@ -341,7 +341,7 @@ def _dora(layer: Any, name: str) -> Tensor:
 
 
 def _scaled(layer: Any, active: list[str], what: str = "weight") -> Tensor:
-    """W or b times what IA³ has learnt of its inputs or outputs (arXiv 2205.05638)."""
+    """W or b, scaled by the factors that IA³ has learnt for its inputs or outputs (arXiv 2205.05638)."""
     base = layer.get_base_layer()
     value: Tensor = base.bias.float() if what == "bias" else _numbers(base)
     for name in active:

@@ -108,7 +108,7 @@ OF_MODELS = ("config.json", "checksum.json")
 
 
 def check_is_no_run(path: str | Path, role: str) -> None:
-    """Refuse the folder of a run, which holds a model for each stage and is none.
+    """Refuse the folder of a run, which contains models but is not a model itself.
 
     Args:
         path: path of a model, as the user wrote it.
@@ -233,7 +233,7 @@ def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
 
 
 def _adapter_without_tokenizer(recipe: Model) -> Model | None:
-    """Return the base model of an adapter in a folder that has no tokenizer, and None of anything else."""
+    """Return the base model of an adapter if the adapter's folder has no tokenizer; None otherwise."""
     folder = Path(str(recipe.path))
     if not (folder / ADAPTER).is_file() or any(folder.glob("tokenizer*")) or any(folder.glob("vocab*")):
         return None

@@ -91,7 +91,7 @@ class _SummedLosses(torch.autograd.Function):
 def _with_gradients(
     ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Return the losses, and the gradients of their sum, weighted with the factors, that are wanted."""
+    """Return the losses, and the requested gradients of their sum, weighted by `factors`."""
     _, dtype, autocast = ctx.autocast
     used = weight.to(dtype) if autocast else weight  # once for all chunks
     values = features.new_empty(len(features), dtype=torch.float32)

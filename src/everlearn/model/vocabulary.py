@@ -42,7 +42,7 @@ Word = tuple[str, ...]
 """A word as the tokens that it is split into."""
 LEAST = 5
 """Smallest number of occurrences of a new token: rarer ones cannot be learnt well."""
-_LOT = 256
+_CHUNK = 256
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -226,16 +226,16 @@ def _counted(core: Tokenizer, tokenizer: PreTrainedTokenizerBase, texts: Iterabl
     """Count the words that consist of several tokens."""
     special = {*tokenizer.all_special_tokens, *core.get_added_tokens_decoder()}
     counts: Counter[Word] = Counter()
-    lot: list[str] = []
+    chunk: list[str] = []
 
     def count() -> None:
-        for encoded in core.encode_batch(lot, add_special_tokens=False):
+        for encoded in core.encode_batch(chunk, add_special_tokens=False):
             counts.update(_words_of(encoded.tokens, encoded.word_ids))
-        lot.clear()
+        chunk.clear()
 
     for text in texts:
-        lot.append(text)
-        if len(lot) == _LOT:
+        chunk.append(text)
+        if len(chunk) == _CHUNK:
             count()
     count()
     for word in list(counts):

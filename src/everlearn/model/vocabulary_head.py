@@ -141,10 +141,10 @@ def at_head(
 
     def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         caught.append(last_hidden_state(model, last, args[0]))
-        kept, lots = [], args[0].split(list(rows))
+        kept, groups = [], args[0].split(list(rows))
         for part in parts:
             if part.labels is not None:
-                hidden = lots[part.rows]
+                hidden = groups[part.rows]
                 if part.positions is not None:
                     hidden = hidden.gather(1, part.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
                 kept.append(hidden.flatten(0, 1))

@@ -199,7 +199,7 @@ class ProtectedDomain:
         return self.objective.read(inputs)
 
     def goes_on_from(self, before: ProtectedDomain) -> None:
-        """Report what was at work in a training that this one continues from an earlier step."""
+        """Take over the counts that the report needs from an interrupted training that this one continues."""
         self._passes, self._added, self._masks = before._passes, before._added, before._masks_at_work()
 
     def _masks_at_work(self) -> dict[str, MaskAtWork]:

@@ -216,8 +216,8 @@ def _refuse_text(key: str, model: nn.Module, tokenizer: Any) -> None:
 
 def _packed(packer: Packer, documents: Iterator[Document], rest: bool) -> Iterator[Block]:
     """Yield the rows of documents; with `rest` also those that are not full."""
-    for lot in chunks(documents):
-        yield from packer.feed(lot)
+    for chunk in chunks(documents):
+        yield from packer.feed(chunk)
     if rest:
         yield from packer.finish()
 

@@ -81,7 +81,7 @@ def _candidates(comparison: Comparison, gained: Measure) -> list[int]:
 
 
 def _rule(comparison: Comparison) -> list[str]:
-    """Return the rule, and of several runs how each stands to the tolerance; empty if there is no stream to judge."""
+    """Return the rule, and which of several runs are within the tolerance; empty without a stream to judge."""
     if comparison.measure(comparison.lead, "gained") is None or not comparison.streams:
         return []
     bound = _bound(comparison)

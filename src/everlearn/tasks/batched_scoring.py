@@ -57,37 +57,37 @@ def measure_together(
     Raises:
         TrainingDiverged: a loss is not finite.
     """
-    lot: list[tuple[_Set, int]] = []
+    chunk: list[tuple[_Set, int]] = []
     with at_rest(models_of(predictor), how.device, how.bf16):
         for task, wanted in sets:
             own = _Set(task, wanted, task.without_content(how.tokenizer) if wanted else None)
             for number in range(len(task.held_out.blocks)):
-                lot.append((own, number))
-                if len(lot) == how.batch_size:
-                    _score(lot, predictor, how, keep)
-                    more(sum(each.wanted for each, _ in lot))
-                    lot = []
-        _score(lot, predictor, how, keep)
-        more(sum(each.wanted for each, _ in lot))
+                chunk.append((own, number))
+                if len(chunk) == how.batch_size:
+                    _score(chunk, predictor, how, keep)
+                    more(sum(each.wanted for each, _ in chunk))
+                    chunk = []
+        _score(chunk, predictor, how, keep)
+        more(sum(each.wanted for each, _ in chunk))
 
 
-def _score(lot: list[tuple[_Set, int]], predictor: Predictor, how: Conditions, keep: Callable[[Cell], None]) -> None:
+def _score(chunk: list[tuple[_Set, int]], predictor: Predictor, how: Conditions, keep: Callable[[Cell], None]) -> None:
     """Score one batch; a block's number within its own set seeds its masks."""
-    if not any(own.wanted for own, _ in lot):
+    if not any(own.wanted for own, _ in chunk):
         return
-    blocks = [own.task.held_out.blocks.take([number])[0] for own, number in lot]
-    batch = {key: x.to(how.device) for key, x in how.objective.collate(blocks, [number for _, number in lot]).items()}
-    masks = [own.without for own, _ in lot if own.without is not None]
+    blocks = [own.task.held_out.blocks.take([number])[0] for own, number in chunk]
+    batch = {key: x.to(how.device) for key, x in how.objective.collate(blocks, [number for _, number in chunk]).items()}
+    masks = [own.without for own, _ in chunk if own.without is not None]
     without = None
     if masks:
         longest = max(map(len, masks))
         empty = masks[0].new_zeros(0)
-        rows = [own.without if own.without is not None else empty for own, _ in lot]
+        rows = [own.without if own.without is not None else empty for own, _ in chunk]
         without = torch.stack([torch.nn.functional.pad(mask, (0, longest - len(mask))) for mask in rows])
     losses = batch_losses(predictor, batch, how.objective, without)
     start = 0
-    for own in dict.fromkeys(own for own, _ in lot):
-        stop = start + sum(each is own for each, _ in lot)
+    for own in dict.fromkeys(own for own, _ in chunk):
+        stop = start + sum(each is own for each, _ in chunk)
         own.losses.append(losses.part(start, stop))
         start = stop
         if own.wanted and sum(map(len, (part.nats for part in own.losses))) == len(own.task.held_out.blocks):

@@ -105,11 +105,11 @@ def scored(asking: Asking, predictor: Predictor, questions: Sequence[list[Option
     shared = _shares_prompts(asking, predictor, questions)
     make = (_SHARED if shared else _APART)[asking.kind]
     with asking():
-        for lot in _batches(questions, how.batch_size, shared):
-            batch = make(lot, asking, how.batch_size)
+        for chunk in _batches(questions, how.batch_size, shared):
+            batch = make(chunk, asking, how.batch_size)
             losses = predictor.label_losses({k: v.to(torch.device(how.device)) for k, v in batch.items()})
-            options = [option for question in lot for option in question]
-            for option, nats in zip(options, _sums(losses.double().cpu(), lot, shared, asking.kind), strict=False):
+            options = [option for question in chunk for option in question]
+            for option, nats in zip(options, _sums(losses.double().cpu(), chunk, shared, asking.kind), strict=False):
                 if np.isnan(nats):
                     raise TrainingDiverged(
                         f"The model's loss on an option of end task '{asking.task.name}' is not a number: its weights "
@@ -154,36 +154,36 @@ def _batches(questions: Sequence[list[Option]], rows: int, shared: bool) -> Iter
     A question takes one row if its prompt is read once, and otherwise a row for each option.
     """
     length = {id(q): max(len(option.prompt) + len(option.ids) for option in q) for q in questions}
-    lot: list[list[Option]] = []
+    chunk: list[list[Option]] = []
     taken = 0
     for question in sorted(questions, key=lambda q: -length[id(q)]):
         needed = 1 if shared else len(question)
-        if lot and taken + needed > rows:
-            yield lot
-            lot, taken = [], 0
-        lot.append(question)
+        if chunk and taken + needed > rows:
+            yield chunk
+            chunk, taken = [], 0
+        chunk.append(question)
         taken += needed
-    yield lot
+    yield chunk
 
 
-def _sums(losses: Tensor, lot: list[list[Option]], shared: bool, kind: Kind) -> list[float]:
+def _sums(losses: Tensor, chunk: list[list[Option]], shared: bool, kind: Kind) -> list[float]:
     """Return the nats of each option of a batch."""
     if not shared or kind == "encoder-decoder":
         sums: list[float] = losses.sum(1).tolist()
         return sums
-    parts = zip(losses, ([len(option.ids) for option in question] for question in lot), strict=False)
+    parts = zip(losses, ([len(option.ids) for option in question] for question in chunk), strict=False)
     return [float(part.sum()) for row, sizes in parts for part in row[: sum(sizes)].split(sizes)]
 
 
-def _one_row(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
+def _one_row(chunk: list[list[Option]], asking: Asking, rows: int) -> Batch:
     """Make a decoder's batch with a row for each question: the prompt and its options one after another."""
-    option_tokens = [[token for option in question for token in option.ids] for question in lot]
-    whole = [[*question[0].prompt, *own] for question, own in zip(lot, option_tokens, strict=True)]
+    option_tokens = [[token for option in question for token in option.ids] for question in chunk]
+    whole = [[*question[0].prompt, *own] for question, own in zip(chunk, option_tokens, strict=True)]
     labels = padded(option_tokens, IGNORE, PAD_LABELS_TO, count=rows)
     ids, places = padded(whole, asking.encoder.pad, PAD_TO, count=rows), torch.zeros_like(labels)
     masks, positions = [], []
     for number in range(rows):
-        question = lot[number] if number < len(lot) else []
+        question = chunk[number] if number < len(chunk) else []
         prompt, sizes = len(question[0].prompt) if question else 0, [len(option.ids) for option in question]
         mask, position = after_one_prompt(prompt, sizes, ids.shape[1])
         masks.append(mask)
@@ -204,30 +204,30 @@ def _one_row(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
     }
 
 
-def _one_encoding(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
+def _one_encoding(chunk: list[list[Option]], asking: Asking, rows: int) -> Batch:
     """Make an encoder-decoder's batch with an encoder row for each question and a decoder row for each option."""
-    options = [option for question in lot for option in question]
-    count = rows * max(map(len, lot))
+    options = [option for question in chunk for option in question]
+    count = rows * max(map(len, chunk))
     batch = _encoder_decoder(options, asking, count)
-    prompts = [question[0].prompt for question in lot]
+    prompts = [question[0].prompt for question in chunk]
     batch["input_ids"] = padded(prompts, asking.encoder.pad, PAD_TO, count=rows)
     batch["attention_mask"] = padded([[1] * len(prompt) for prompt in prompts], 0, PAD_TO, count=rows)
-    batch["attention_mask"][len(lot) :, 0] = 1
-    of = [number for number, question in enumerate(lot) for _ in question]
+    batch["attention_mask"][len(chunk) :, 0] = 1
+    of = [number for number, question in enumerate(chunk) for _ in question]
     return batch | {PROMPT_OF: torch.tensor(of + [0] * (count - len(of)))}
 
 
 def _rows(make: Callable[[list[Option], Asking, int], Batch]) -> Callable[[list[list[Option]], Asking, int], Batch]:
     """Turn a function for a list of options into one for a list of questions, with a row for each option."""
-    return lambda lot, asking, rows: make([option for question in lot for option in question], asking, rows)
+    return lambda chunk, asking, rows: make([option for question in chunk for option in question], asking, rows)
 
 
-def _decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
+def _decoder(chunk: list[Option], asking: Asking, rows: int) -> Batch:
     """Make a decoder's batch with a row for each option, after its prompt."""
-    labels = padded([option.ids for option in lot], IGNORE, PAD_LABELS_TO, count=rows)
-    ids = padded([[*option.prompt, *option.ids] for option in lot], asking.encoder.pad, PAD_TO, count=rows)
+    labels = padded([option.ids for option in chunk], IGNORE, PAD_LABELS_TO, count=rows)
+    ids = padded([[*option.prompt, *option.ids] for option in chunk], asking.encoder.pad, PAD_TO, count=rows)
     # The label at t is predicted at t - 1. Padding comes after the row, so no token attends to it.
-    starts = torch.tensor([len(option.prompt) - 1 for option in lot] + [0] * (rows - len(lot)))
+    starts = torch.tensor([len(option.prompt) - 1 for option in chunk] + [0] * (rows - len(chunk)))
     places = (starts[:, None] + torch.arange(labels.shape[1])).masked_fill(labels == IGNORE, 0)
     return {
         "input_ids": ids,
@@ -237,37 +237,37 @@ def _decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
     }
 
 
-def _masked(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
+def _masked(chunk: list[list[Option]], asking: Asking, rows: int) -> Batch:
     """Make a masked model's batch with a row for each question: the prompt and the masks shared by its options."""
     labels = padded(
-        [[t for option in question for t in option.ids] for question in lot], IGNORE, PAD_LABELS_TO, count=rows
+        [[t for option in question for t in option.ids] for question in chunk], IGNORE, PAD_LABELS_TO, count=rows
     )
     places, whole = torch.zeros_like(labels), []
-    for number, question in enumerate(lot):
+    for number, question in enumerate(chunk):
         prompt, masks = question[0].prompt, [asking.encoder.tokenizer.mask_token_id] * question[0].masks
         whole.append([*prompt, *masks, *asking.encoder.suffix])
         at = [len(prompt) + place for option in question for place in range(len(option.ids))]
         places[number, : len(at)] = torch.tensor(at)
     seen = padded([[1] * len(row) for row in whole], 0, PAD_TO, count=rows)
-    seen[len(lot) :, 0] = 1  # a row that attends to nothing would give NaN
+    seen[len(chunk) :, 0] = 1  # a row that attends to nothing would give NaN
     ids = padded(whole, asking.encoder.pad, PAD_TO, count=rows)
     return {"input_ids": ids, "attention_mask": seen, "positions": places, "labels": labels}
 
 
-def _encoder_decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
+def _encoder_decoder(chunk: list[Option], asking: Asking, rows: int) -> Batch:
     """Make an encoder-decoder's batch: prompts for the encoder, options for the decoder."""
-    labels = padded([option.ids for option in lot], IGNORE, PAD_LABELS_TO, count=rows)
+    labels = padded([option.ids for option in chunk], IGNORE, PAD_LABELS_TO, count=rows)
     pad, start = asking.encoder.pad, getattr(asking.conditions.objective, "decoder_start", None)
     shifted = labels.new_full(labels.shape, start if start is not None else pad)
     shifted[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE, pad)
-    mask = padded([[1] * len(option.prompt) for option in lot], 0, PAD_TO, count=rows)
-    mask[len(lot) :, 0] = 1  # a row that attends to nothing would give NaN
-    ids = padded([option.prompt for option in lot], pad, PAD_TO, count=rows)
+    mask = padded([[1] * len(option.prompt) for option in chunk], 0, PAD_TO, count=rows)
+    mask[len(chunk) :, 0] = 1  # a row that attends to nothing would give NaN
+    ids = padded([option.prompt for option in chunk], pad, PAD_TO, count=rows)
     return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shifted, "labels": labels}
 
 
-def _masked_apart(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
-    return _masked([[option] for question in lot for option in question], asking, rows)
+def _masked_apart(chunk: list[list[Option]], asking: Asking, rows: int) -> Batch:
+    return _masked([[option] for question in chunk for option in question], asking, rows)
 
 
 _APART = {"decoder": _rows(_decoder), "encoder": _masked_apart, "encoder-decoder": _rows(_encoder_decoder)}

@@ -77,7 +77,7 @@ class Judged:
 
 
 def parts(run: Run, number: Number) -> dict[str, float]:
-    """Return the values whose mean a number is, by end task or domain; empty where the run cannot have it."""
+    """Return the values that a number is the mean of, by end task or domain; empty if the run lacks it."""
     if number in TRANSFER:
         return transfer(run, number)
     if number == "drift":

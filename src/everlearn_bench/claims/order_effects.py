@@ -33,7 +33,7 @@ class OrderEffects(GridPart):
     found: list[Table]
 
     def tables(self) -> list[Table]:
-        """Return them."""
+        """Return both tables."""
         return self.found
 
 

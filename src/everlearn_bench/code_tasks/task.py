@@ -136,15 +136,15 @@ class Programs(Task):
         ends_with_stop = _stops_at(how.tokenizer, config.stop) if config.stop else None
         with asking():
             for start in range(0, len(rows), how.batch_size):
-                lot = rows[start : start + how.batch_size]
-                batch = [prompts[i] for _, i in lot]
+                chunk = rows[start : start + how.batch_size]
+                batch = [prompts[i] for _, i in chunk]
                 inputs = {
                     "input_ids": padded(batch, encoder.pad, PAD_TO, left=left),
                     "attention_mask": padded([[1] * len(row) for row in batch], 0, PAD_TO, left=left),
                 }
                 inputs = {key: value.to(torch.device(how.device)) for key, value in inputs.items()}
-                ending = Ending(most, end, ends_with_stop, config.temperature, self._draws(lot, most))
-                for (sample, i), ids in zip(lot, predictor.write(inputs, ending), strict=True):
+                ending = Ending(most, end, ends_with_stop, config.temperature, self._draws(chunk, most))
+                for (sample, i), ids in zip(chunk, predictor.write(inputs, ending), strict=True):
                     text = _rest(how.tokenizer, prompts[i] if left else [], ids)
                     written[sample][i] = text[
                         : min((at for s in config.stop if (at := text.find(s)) >= 0), default=None)
@@ -152,11 +152,11 @@ class Programs(Task):
                     told.more()
         return written
 
-    def _draws(self, lot: Sequence[tuple[int, int]], most: int) -> torch.Tensor | None:
+    def _draws(self, chunk: Sequence[tuple[int, int]], most: int) -> torch.Tensor | None:
         """Return random numbers for each problem's sample; they do not depend on the other rows of the batch."""
         if self.config.temperature == 0:
             return None
-        seeds = (seed_for("programs", self.name, sample, problem) for sample, problem in lot)
+        seeds = (seed_for("programs", self.name, sample, problem) for sample, problem in chunk)
         return torch.tensor(np.stack([np.random.Generator(np.random.PCG64(seed)).random(most) for seed in seeds]))
 
 

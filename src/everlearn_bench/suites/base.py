@@ -82,17 +82,17 @@ class Suite(GridTemplate):
 
     @functools.cached_property
     def orders(self) -> Mapping[int, Sequence[str]]:  # type: ignore[override]
-        """The order of the template, of suites that name none."""
+        """By default, one order: that of the template."""
         return {0: tuple(item["name"] for item in self.template()["domains"])}
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Return every domain of the orders."""
+        """Return every domain that occurs in an order."""
         return tuple(dict.fromkeys(name for order in self.orders.values() for name in order))
 
     @property
     def report(self) -> Path | None:
-        """The report on how the text was changed, of suites that change it; None otherwise."""
+        """The report on changes of the text; None for suites that leave it unchanged."""
         return None
 
     def on(self, overlay: Overlay, data: Path | None = None) -> Self:
@@ -218,7 +218,7 @@ class Suite(GridTemplate):
         return found
 
     def facts(self) -> dict[str, Any]:
-        """Return the suite's own keys and the rows of importance, which no recipe says."""
+        """Return the settings that are in no recipe: the suite's own keys, and the rows for measuring importance."""
         own = self.config.model_dump(mode="json", exclude_defaults=True)
         samples = self.settings.importance_samples
         return ({"suite": own} if own else {}) | ({"importance_samples": samples} if samples is not None else {})

@@ -12,12 +12,12 @@ from everlearn_bench.transfer_study.measures import StreamLosses
 from everlearn_bench.transfer_study.saturation import saturation
 
 _NUMBERS = {"continual": "bits_learnt", "lc": "bits_held", "fg": "bits_forgotten"}
-"""What every entry has: number → number of the grid."""
+"""Numbers that every row has: name in the claims → name in the grid."""
 LATE = "late"
 
 
 def transfer(run: Run, number: Number) -> dict[str, float]:
-    """Return the parts whose mean a number of the study is; empty if the run cannot have it.
+    """Return the values that a number of the study is the mean of; empty if the run lacks it.
 
     =============  ============================================================================================
     ``continual``  domain → base model − right after its own stage; of domains learnt alone this is DAPT
@@ -43,7 +43,7 @@ def transfer(run: Run, number: Number) -> dict[str, float]:
 
 
 def stream_of(run: Run, alone: Run | None = None, groups: Mapping[str, str] | None = None) -> StreamLosses | None:
-    """Bits per byte of the domains after each; None where nothing was learnt in an order.
+    """Return the bits per byte of all domains after each stage; None if the run has no order of domains.
 
     Args:
         run: run of the stream.
@@ -59,7 +59,7 @@ def stream_of(run: Run, alone: Run | None = None, groups: Mapping[str, str] | No
 
 
 def learnt_alone(run: Run, groups: Mapping[str, str] | None = None) -> StreamLosses:
-    """Bits per byte of the base model and of one model for each domain: there is DAPT, and nothing of a stream."""
+    """Return the bits per byte of the base model and of models trained on one domain each (DAPT)."""
     scores = {(0, name): value for name, value in _at(run, 0).items()}
     return StreamLosses.of(["base", *run.domains], run.domains, scores, _at(run, 1), groups)
 

@@ -112,13 +112,13 @@ class LongStreams(GridPart):
         return found
 
     def _gains(self) -> dict[str, list[dict[str, float]]]:
-        """Return the gains of the domains in each run, by row over all its orders, and of models of single domains."""
+        """Return the gain of each domain, for each run of a row in any order (CPT) and models of one domain (DAPT)."""
         entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
         alone = {f"{cell.grid.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
         return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
 
     def _groups_of(self, cell: Run) -> dict[str, str]:
-        """Super-domains of a cell's domains; none where one of them is not known: means would be of a part."""
+        """Return the super-domains of a cell's domains; none if one is unknown, as means would be incomplete."""
         known = self._super_domains
         return {name: known[name] for name in cell.domains} if known.keys() >= set(cell.domains) else {}
 

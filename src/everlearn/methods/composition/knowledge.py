@@ -113,7 +113,7 @@ class Chain(nn.Module):
 
 
 class Chains(BesideLayers):
-    """The active chains of a text.
+    """The chains of adapters with which a text is read: that of its domain, or all.
 
     Args:
         chains: at least one.

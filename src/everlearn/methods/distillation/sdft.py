@@ -220,12 +220,12 @@ class SDFT(Method):
         return rows + packer.finish()
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """Return the mean distance over tokens, answers and rows, which no division of a batch changes."""
+        """Return the mean distance over tokens, answers and rows; it does not depend on how a batch is divided."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
         return {} if losses is None else {"divergence": (losses * self._shares).sum()}
 
     def trained_labels(self, stage: Stage, batch: Batch) -> Tensor | None:
-        """Return the labels of what is no demonstration."""
+        """Return which labels belong to no demonstration, so are trained as usual."""
         return None if self._replaced is None else ~self._replaced
 
     @torch.no_grad()

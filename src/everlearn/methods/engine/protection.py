@@ -331,7 +331,7 @@ class Protection:
         return as_tested(self.methods, model, reading)
 
     def _with(self, hook: str) -> list[Method]:
-        """Return the methods that have this hook: a change of the random streams takes up to a millisecond."""
+        """Return the methods with this hook; for others the random streams, which take up to 1 ms, are not set."""
         return [each for each in self.methods if overrides(each, hook)]
 
     def _streams(self, phase: str) -> dict[str, Stream]:

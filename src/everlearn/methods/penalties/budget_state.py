@@ -19,20 +19,23 @@ PARTS = ("fisher", "anchor", "directions")
 
 @dataclass(frozen=True)
 class KnownFacts:
-    """The facts of a group."""
+    """The JSON part of a group's state: the names of its texts, and the constant of the predicted drift."""
 
     texts: list[str]
     constant: float
 
 
 class KnownTexts(StatePiece[dict[str, Known]]):
-    """The state of each group: tensors "<group>/<part>/<parameter>" and "<group>/offset", a fact "<group>"."""
+    """The predicted drift of the texts in each group (general text, earlier domains).
+
+    Saved as tensors "<group>/<part>/<parameter>" and "<group>/offset", and :class:`KnownFacts` under "<group>".
+    """
 
     def holds(self, value: dict[str, Known]) -> bool:
         return any(known.texts for known in value.values())
 
     def save(self, value: dict[str, Known], memory: Memory) -> None:
-        """Write the groups of which a text is known."""
+        """Write the groups that have texts."""
         for group, known in value.items():
             if known.texts:
                 for part, tensors in zip(PARTS, (known.importance, known.anchor, known.directions), strict=True):
@@ -58,7 +61,7 @@ class KnownTexts(StatePiece[dict[str, Known]]):
 
 
 class KeptProbes(StatePiece[dict[str, DriftProbe]]):
-    """Held-out rows of earlier domains under "probes/", their losses as "nats/<domain>", and a fact of widths."""
+    """The probes of earlier domains: rows as "probes/…", losses as "nats/<domain>", bytes per label as "widths"."""
 
     def save(self, value: dict[str, DriftProbe], memory: Memory) -> None:
         """Write all rows as one reservoir."""

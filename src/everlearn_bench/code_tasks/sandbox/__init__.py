@@ -1,9 +1,8 @@
-"""Runs programs that nobody has read: each in a process of its own, from which nothing can be reached.
+"""Run untrusted programs, each in its own process without access to files, network or other processes.
 
-What a program may do is a list, and everything else is refused by the kernel
-(:mod:`everlearn_bench.code_tasks.sandbox.calls`); what it may read is Python's standard library (Landlock); how much it
-may take is limited (rlimits). All of it works without privileges, as root, and inside a container. Where the kernel
-lacks any of it nothing is run.
+A program may make only the system calls of a list (seccomp, :mod:`everlearn_bench.code_tasks.sandbox.calls`), may read
+only Python's standard library (Landlock), and has limits of time and memory (rlimits). This works without privileges,
+as root, and inside a container. If the kernel lacks one of these, nothing is run.
 """
 
 from everlearn_bench.code_tasks.sandbox.calls import SandboxError

@@ -1,8 +1,8 @@
 """Run a program in its own process: drop every privilege, run the program, and report how it ended.
 
-Run as a script by an interpreter without site-packages; it knows nothing of everlearn and imports nothing that needs a
-library beside Python's own. What it is given on its standard input, as JSON: ``program``, ``filter`` (hex),
-``memory`` and ``seconds`` (limits), ``token``, ``verdict`` and ``refusal`` (numbers of open pipes).
+This file is run as a script by an interpreter without site-packages, so it imports only the standard library. It reads
+JSON from its standard input: ``program``, ``filter`` (hex), ``memory`` and ``seconds`` (limits), ``token``, ``verdict``
+and ``refusal`` (numbers of open pipes).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 _OF_OTHERS = ("site-packages", "dist-packages")
 _LONGEST = 200
 _AHEAD = ("binascii", "decimal", "hashlib", "zlib")
-"""Modules that may need a library of the system, which cannot be opened any more once the process is locked in."""
+"""Modules that may need a system library, which cannot be opened once access to files is restricted."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,9 +38,9 @@ def _checked(result: int, what: str) -> int:
 def _libraries() -> Iterator[tuple[str, int]]:
     """Yield each path that may be read, with its rights.
 
-    Of Python's own modules the contents may be read; of their folders, and of the empty working folder, the lists of
-    names. A right to list covers all subfolders, so the library's own folder gets none: it contains other installed
-    packages.
+    The modules of the standard library may be read, and their folders and the empty working folder may be listed.
+    The right to list a folder covers its subfolders. So the folder of the standard library gets none, since it contains
+    other installed packages.
     """
     yield ".", _READ_FOLDER
     for folder in filter(os.path.isdir, sys.path):
@@ -50,7 +50,7 @@ def _libraries() -> Iterator[tuple[str, int]]:
 
 
 def _remember_names() -> None:
-    """Let imports know the modules of the library's folders, which cannot be listed any more, and not look again."""
+    """Cache the module names in Python's folders, and keep imports from listing these folders again."""
     importlib.util.find_spec("no_such_module")  # every finder lists its folder
     for finder in sys.path_importer_cache.values():
         if finder is not None:
@@ -58,7 +58,7 @@ def _remember_names() -> None:
 
 
 def _close_files() -> None:
-    """Let the kernel refuse to open anything but what may be read, for good (Landlock)."""
+    """Restrict file access irrevocably to the paths of :func:`_libraries`, with Landlock."""
     version = _checked(_libc.syscall(_CREATE_RULESET, None, 0, 1), "Landlock is off or unknown to the kernel")
     rights = struct.pack("=Q", (1 << _RIGHTS.get(version, 16)) - 1)
     rules = _checked(_libc.syscall(_CREATE_RULESET, rights, len(rights), 0), "Landlock")
@@ -73,7 +73,7 @@ def _close_files() -> None:
 
 
 def _close_calls(steps: bytes) -> None:
-    """Let the kernel refuse every system call but those of the filter, for good (seccomp)."""
+    """Restrict system calls irrevocably to those that the filter allows, with seccomp."""
     array = ctypes.create_string_buffer(steps, len(steps))
     program = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(array))
     _checked(_libc.prctl(_SECCOMP, _FILTER, program, 0, 0), "seccomp filters are off or unknown to the kernel")

@@ -1,4 +1,4 @@
-"""Programs in, verdicts out: the side of the sandbox that can be trusted."""
+"""Run programs in the sandbox and collect their verdicts; this side of the sandbox is trusted."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from everlearn_bench.code_tasks.sandbox.calls import SandboxError
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _PATIENCE = 10
-"""A program that does not compute but waits is ended after so many times its seconds."""
+"""A program that waits instead of computing is killed after this many times its limit of seconds."""
 _MOST_READ = 4096
 
 
 class Verdict(IntEnum):
     """How a program ended: by its own verdict, or by a limit.
 
-    The first takes a number from a pipe that is not read before the program is through, so none gets there by printing
-    a verdict or by ending early. It is no proof against a program that is made to cheat: one that reads its inherited
-    pipes, or walks the frames to the number, can claim to have passed ("Cheating" in ``docs/evaluation.md``).
+    A program has passed if it reports a secret number that is read from a pipe only after its last statement. So a
+    program cannot pass by printing a verdict or by ending early. But one that is made to cheat can: it may read the
+    pipes that it inherits, or find the number in Python's frames ("Cheating" in ``docs/evaluation.md``).
     """
 
     PASSED = 0
@@ -39,13 +39,13 @@ class Verdict(IntEnum):
     ERROR = 2
     """Any other exception, or a crash."""
     NO_PROGRAM = 3
-    """It is no Python."""
+    """It is not valid Python."""
     TIME = 4
-    """It took more than its seconds."""
+    """It exceeded its time limit."""
     MEMORY = 5
-    """It wanted more than its memory."""
+    """It exceeded its memory limit."""
     LEFT = 6
-    """It ended itself before its end."""
+    """It exited before its last statement."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ ALLOWANCE = Allowance()
 def run_programs(
     programs: Sequence[str], limits: Allowance = ALLOWANCE, progress: Callable[[int], None] | None = None
 ) -> list[Verdict]:
-    """Run Python programs, each in a process of its own from which nothing can be reached, a few at once.
+    """Run Python programs in parallel, each in its own isolated process.
 
     Args:
         programs: source texts; one has passed when it was executed to its end.
@@ -75,7 +75,7 @@ def run_programs(
         progress: called with the number of completed programs.
 
     Raises:
-        SandboxError: the system cannot lock a process in; nothing was run.
+        SandboxError: the system cannot isolate a process; nothing was run.
     """
     check_available()
     found: list[Verdict] = []
@@ -89,7 +89,7 @@ def run_programs(
 
 @functools.cache
 def check_available() -> None:
-    """Find out once whether a process can be locked in here.
+    """Check once whether this system can isolate a process.
 
     Raises:
         SandboxError: it cannot; the message names what is missing.

@@ -20,7 +20,7 @@ POINTS = 8
 
 @register_suite
 class Code(Suite):
-    """Code on one side, general abilities on the other, during the training of a causal model."""
+    """Train a causal model on code, and measure both what it learns and which general abilities it loses."""
 
     name = "code"
     orders = {0: (CODE,)}  # noqa: RUF012 - see Suite

@@ -1,4 +1,4 @@
-"""Examples of the tasks that are GLUE's, from its published files, as files in the form of the others."""
+"""Examples of the GLUE tasks, converted from GLUE's published files to the format of the other tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = "GLUE"
 
 
 def from_glue(name: str, data: Path) -> tuple[Path, ...]:
-    """Return the files with the examples of a task, train and test; empty if the folder has not GLUE's files.
+    """Return the files with the examples of a task, train and test; empty if the folder lacks GLUE's files.
 
     The validation part is the test part; of MNLI the matched one.
 

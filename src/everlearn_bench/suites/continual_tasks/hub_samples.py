@@ -102,7 +102,7 @@ def _label(task: TextTask, place: HubSet, value: Any, names: list[str] | None) -
 
 
 def label_of(task: TextTask, place: HubSet, value: Any) -> str:
-    """Return the published label of a label by its name, or of a value.
+    """Return the published label for a label name of the dataset, or for a numeric value.
 
     Raises:
         DataError: there is no such label.

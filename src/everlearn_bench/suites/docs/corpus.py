@@ -189,11 +189,11 @@ def _texts(docs: Sequence[Doc], part: str) -> list[str]:
 def _apart(held_out: Sequence[str], learnt: Sequence[str]) -> list[str]:
     """Leave out the texts that the learnt ones contain by the measure of :mod:`everlearn.data.leaks`."""
     probes = Probes()
-    for lot in chunks(held_out):
-        probes.add("held out", words_of(lot))
+    for chunk in chunks(held_out):
+        probes.add("held out", words_of(chunk))
     search = probes.search()
-    for lot in chunks(learnt):
-        search.add(words_of(lot))
+    for chunk in chunks(learnt):
+        search.add(words_of(chunk))
     return [text for text, inside in zip(held_out, search.inside(), strict=True) if not inside]
 
 

@@ -1,4 +1,4 @@
-"""Make a cell of the study: a body from random weights learns tasks in turn, and each keeps a classifier of its own."""
+"""Run a cell of the study: a randomly initialised body learns tasks in turn, each with its own classifier."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from everlearn.tasks.fine_tuning import fine_tune
 from everlearn.tasks.labelled import EndTask, LabelledSet, read_end_task
 
 ROOM = 256
-"""Texts that are predicted together."""
+"""Texts in a batch of predictions."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """What learns.
+    """The part of the model that the tasks share: embeddings and layers, without classifiers.
 
     Attributes:
-        shape: its configuration, without the size of the vocabulary.
-        frozen: whether its embeddings stay as they are.
+        shape: the configuration, without the size of the vocabulary.
+        frozen: whether the embeddings are frozen.
     """
 
     shape: Mapping[str, Any]
@@ -47,10 +47,10 @@ class Body:
 
 
 def learn_tasks(body: Body, factory: RunFactory, job: Job, place: Path) -> Made:
-    """Let a body learn the tasks of the domains; a cell that was stopped goes on after the last task that it learnt.
+    """Train a body on the tasks of the domains; an interrupted cell continues after the last task it has learnt.
 
-    A stage's folder has the classifier of its task with the body as it was then. Later tasks change the body below it,
-    with which it is measured again.
+    The folder of a stage contains the classifier of its task, with the body as it was then. Later tasks change the
+    body, and the classifier is evaluated again on the changed one.
     """
     recipe = factory.recipe(job, place / "run")
     folder = factory.begun(recipe).folder
@@ -83,7 +83,7 @@ def stored(stage: Path) -> Any:
 
 
 def start(body: Body, words: str, seed: int) -> Any:
-    """Return a body with random weights, on the embeddings of a model in as many principal components as fit."""
+    """Return a body with random layers, and the embeddings of a model reduced to the body's width by PCA."""
     model: Any = AutoModelForCausalLM.from_pretrained(words)
     known = model.get_input_embeddings().weight.detach()
     shape = {key: value for key, value in body.shape.items() if key != "model_type"}
@@ -96,7 +96,7 @@ def start(body: Body, words: str, seed: int) -> Any:
 
 
 def components(words: torch.Tensor, width: int) -> torch.Tensor:
-    """Return the embeddings [V, E] in their first principal components, [V, width]."""
+    """Return the projection of embeddings [V, E] on their first principal components, [V, width]."""
     centred = words.float() - words.float().mean(0)
     return centred @ torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :width]
 
@@ -104,7 +104,7 @@ def components(words: torch.Tensor, width: int) -> torch.Tensor:
 def learnt(
     before: Any, body: Body, tokenizer: Any, task: EndTask, sets: tuple[LabelledSet, LabelledSet], seed: int
 ) -> Any:
-    """Return a classifier that learnt a task on a copy of a body."""
+    """Return a classifier trained on a task, on a copy of a body."""
     kept: list[Any] = []
 
     def keep(classifier: Any) -> Any:
@@ -117,14 +117,14 @@ def learnt(
 
 
 def measured(classifier: Any, tokenizer: Any, task: EndTask, train: LabelledSet, test: LabelledSet, seed: int) -> Cell:
-    """Return the answers of a classifier to the test part."""
+    """Return the cell of a classifier's predictions of the test part."""
     found = answers(classifier, tokenizer, task, test)[None]
     cell = classification_cell(test.labels, found, np.unique(train.labels), (seed,), task.f1, task=task.name)
     return replace(cell, facts={**cell.facts, **task.scale})
 
 
 def answers(classifier: Any, tokenizer: Any, task: EndTask, test: LabelledSet) -> NDArray[np.int64]:
-    """Return the labels that a classifier gives, [examples]."""
+    """Return the predicted labels, [examples]."""
     found = []
     for first in range(0, len(test), ROOM):
         texts = test.texts[first : first + ROOM]

@@ -32,7 +32,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Row → title and shape of its body: 35,000 to 37,000 parameters without the embeddings."""
 FROZEN = ("lstm", "cnn-max")
-"""Rows that there are with frozen embeddings too, under `<row>-frozen`."""
+"""Rows that exist with frozen embeddings too, as `<row>-frozen`."""
 
 
 def _system(title: str, body: Body) -> System:
@@ -51,12 +51,12 @@ OWN: dict[str, dict[str, Any]] = {
     "sst2": {"majority": 0.5, "state_of_the_art": 0.949, "epochs": 2, "max_train": 4000},
     "agnews": {"majority": 0.25, "state_of_the_art": 0.9555},
 }
-"""Options of the tasks. The accuracies are the study's; of sst2 that of BERT-large in GLUE, of agnews that of XLNet."""
+"""Options of the tasks. Accuracies are the study's, but for sst2 BERT-large's in GLUE, and for agnews XLNet's."""
 
 
 @register_suite
 class LstmCnn(Suite):
-    """Three tasks of the study (Arora, Rahimi and Baldwin, ALTA 2019); sst2, for its SST-5, is the hard one."""
+    """Three tasks of the study (Arora, Rahimi and Baldwin, ALTA 2019), with sst2 in place of SST-5 as the hard one."""
 
     name = "lstm-cnn"
     orders = {0: ("subj", "trec", "sst2"), 1: ("sst2", "trec", "subj")}  # noqa: RUF012 - see Suite
@@ -66,7 +66,7 @@ class LstmCnn(Suite):
     metrics = ("accuracy",)
 
     def begin(self, raw: dict[str, Any]) -> None:
-        """Set what a task has of its own."""
+        """Set the options of each task."""
         for task in raw["end_tasks"]:
             task |= OWN[task["name"]]
 
@@ -78,7 +78,7 @@ class LstmCnn(Suite):
 
 @register_suite
 class LstmCnnFour(LstmCnn):
-    """The same with a fourth task: agnews, for the study's CoLA."""
+    """The same with a fourth task: agnews, in place of the study's CoLA."""
 
     name = "lstm-cnn-four"
     orders = {0: ("subj", "agnews", "trec", "sst2"), 1: ("sst2", "trec", "agnews", "subj")}  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""The five tasks of BIG-bench that the study asked before the first domain and after each super-domain.
+"""The five tasks of BIG-bench that the study evaluates before the first domain and after each super-domain.
 
 If the data folder has a clone of the benchmark (``BIG-bench/``), they are the benchmark's own. Otherwise the nearest
 questions in its folder ``eval/`` are written in the benchmark's format, so that both are read and scored alike.

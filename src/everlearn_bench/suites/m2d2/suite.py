@@ -50,7 +50,7 @@ class M2D2(Suite):
     systems: Mapping[str, System] = {
         "small": System("Sequential, smaller base model", ({"name": PLAIN},), wants=("model.path",)),
     }
-    """The settings name its base model (`grid: {rows: {small: {model.path: …}}}`); the larger one is the grid's."""
+    """Its base model is set in `grid: {rows: {small: {model.path: …}}}`; the larger one is that of the grid."""
     claims = study_claims(
         (NUMBERS[SIMILAR],),
         [number for name, number in NUMBERS.items() if name.startswith(f"{RANDOM}-")],
@@ -83,12 +83,12 @@ class M2D2(Suite):
 
     @property
     def first(self) -> tuple[str, ...]:
-        """The domains as listed, so that no order must be computed where none matters."""
+        """The domains in the order of the taxonomy, which needs no computation."""
         return self.domains
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains as listed, of which no order must be computed."""
+        """All domains, in the order of the taxonomy."""
         return builtin_corpus.names() if self.stream_data is None else self.stream_data.names
 
     def on(self, overlay: Overlay, data: Path | None = None) -> Self:
@@ -141,7 +141,7 @@ class M2D2(Suite):
 
 
 def _settled(folder: Path | None) -> StreamOptions:
-    """Return the stream settings in the data folder, the only place for them with a recipe, which names files only."""
+    """Return the stream settings in the data folder; recipes name files only, so cannot hold them."""
     if folder is None or not (file := folder / SETTLED).is_file():
         return StreamOptions()
     try:
