@@ -34,7 +34,7 @@ GROUPS = {
     "analyses": "analysis",
     "architectures": "architecture",
     "suites": "suite",
-    "verbs": "verb",
+    "verbs": "command",
 }
 """Group of entry points, less ``everlearn.`` → what one of its names is."""
 NEEDED = ("methods", "tasks", "architectures", "suites")
@@ -232,20 +232,20 @@ def failures() -> list[PluginError]:
     return list(_FAILED.values())
 
 
-def place_of(verb: str) -> tuple[str, str]:
-    """Return the module and the function that the entry point of a verb names; imports nothing."""
-    entry = _entries("verbs")[verb][0]
+def place_of(command: str) -> tuple[str, str]:
+    """Return the module and the function of a command's entry point; imports nothing."""
+    entry = _entries("verbs")[command][0]
     return entry.module, entry.attr
 
 
-def command_of(verb: str) -> Any:
-    """Return the function behind the entry point of a verb.
+def command_of(command: str) -> Any:
+    """Return the function behind the entry point of a command.
 
     Raises:
-        PluginError: it cannot be imported, or two packages bring the verb.
+        PluginError: it cannot be imported, or two packages bring the command.
     """
-    find("verbs", verb)
-    (entry,) = _entries("verbs")[verb]
+    find("verbs", command)
+    (entry,) = _entries("verbs")[command]
     return entry.load()
 
 

@@ -19,7 +19,7 @@ import yaml
 import stages
 import tiny
 from cli_project import Project, write_jsonl
-from everlearn.cli import VERBS, application, main
+from everlearn.cli import COMMANDS, application, main
 from everlearn.commands.first_recipe import first_recipe
 from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
@@ -123,7 +123,7 @@ def test_the_table_of_features_counts() -> None:
 
 def test_every_command_and_method_is_in_its_table() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for verb in (*VERBS, "bench", "demo"):
+    for verb in (*COMMANDS, "bench", "demo"):
         assert f"| `{verb}` |" in text
 
 

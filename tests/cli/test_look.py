@@ -1,4 +1,4 @@
-"""The verbs that only read: methods, inspect, schema, init, env, report; and validate and plan."""
+"""The commands that only read: methods, inspect, schema, init, env, report; and validate and plan."""
 
 from __future__ import annotations
 

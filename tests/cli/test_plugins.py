@@ -260,7 +260,7 @@ def test_a_command_is_listed_without_being_imported(everlearn: Project, tmp_path
     assert (helped.code, missing.code) == (0, 2)
     assert "Do it slowly." in helped.out.split(" Look ")[1]
     assert {"torch", "slow"}.isdisjoint(modules)
-    assert "Package slow 1.2 brings the verb 'bad', but importing `bad:command` failed" in helped.err
+    assert "Package slow 1.2 brings the command 'bad', but importing `bad:command` failed" in helped.err
     assert "Did you mean 'slow'?" in missing.err
     (ran, wrong, broken), _ = called(
         everlearn.folder,

@@ -20,7 +20,7 @@ import everlearn.evaluation
 import everlearn.methods.base
 import everlearn.methods.cost
 import everlearn.report
-from everlearn.cli import VERBS
+from everlearn.cli import COMMANDS
 from everlearn.grid.archive import find_cells
 
 # Sphinx's own extension and MyST use what Sphinx 11 will not have: about 1,400 times, and no page can help it.
@@ -142,7 +142,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 
 def test_the_site_says_what_the_commands_and_methods_say(site: Path) -> None:
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
-    for verb in (*VERBS, "bench", "demo"):
+    for verb in (*COMMANDS, "bench", "demo"):
         assert f'id="everlearn-{verb}"' in commands
     methods = (site / "reference" / "methods.html").read_text(encoding="utf-8")
     for name in everlearn.methods.base.REGISTRY:

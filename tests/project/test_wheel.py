@@ -43,9 +43,9 @@ for package in (everlearn, importlib.import_module("everlearn_bench")):
             found = pathlib.Path(importlib.import_module(module.name).__file__)
             assert found.is_relative_to(place.parents[1]), module.name
 
-from everlearn.cli import VERBS, main
+from everlearn.cli import COMMANDS, main
 
-for verb in (*VERBS, "bench", "demo"):
+for verb in (*COMMANDS, "bench", "demo"):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main([verb, "--help"]) == 0, verb
     assert f"everlearn {verb}" in out.getvalue(), verb

@@ -94,7 +94,7 @@ def test_a_template_that_all_prompts_share_is_no_leak(tmp_path):
     assert (leak.count, leak.of) == (7, 100)
 
 
-# -- all three verbs ------------------------------------------------------------------------------------------
+# -- all three commands ---------------------------------------------------------------------------------------
 
 
 def said_by_all(everlearn) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def said_by_all(everlearn) -> dict[str, list[str]]:
 
 
 def by_all(said: dict[str, list[str]], *parts: str) -> None:
-    """Check that each verb has one sentence with these parts, and the same one."""
+    """Check that each command has one sentence with these parts, and the same one."""
     sentences = [[note for note in notes if all(part in note for part in parts)] for notes in said.values()]
     assert [len(each) for each in sentences] == [1] * len(said), said
     assert len({each[0] for each in sentences}) == 1

@@ -1,6 +1,6 @@
-"""The command line: one file per verb. A user's mistake ends in one sentence and exit code 2, never in a traceback.
+"""The command line: one file per command. A user's mistake ends in one sentence and exit code 2, never in a traceback.
 
-Nothing here imports torch before a verb runs, so that ``--help`` and mistyped commands answer at once.
+Nothing here imports torch before a command runs, so that ``--help`` and mistyped commands answer at once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import typer
 
 from everlearn import plugins
 from everlearn.cli.common import importing
-from everlearn.cli.plugin_verbs import listed
+from everlearn.cli.plugin_commands import listed
 from everlearn.errors import GO_ON, EverlearnError, Interrupted, did_you_mean
 from everlearn.version import __version__
 
-VERBS = {
+COMMANDS = {
     "init": "Start",
     "validate": "Before a run",
     "data": "Before a run",
@@ -50,7 +50,7 @@ VERBS = {
     "repair": "After a run",
     "export": "Share",
 }
-"""Each verb, in the order of the help text, with its heading."""
+"""Each command, in the order of the help text, with its heading."""
 USER_ERROR, INTERRUPTED = 2, 130
 STOPPED = "Stopped. What was saved is complete: give the same command again."
 COMPLETING = "_EVERLEARN_COMPLETE"
@@ -67,8 +67,8 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     """Create the command-line application.
 
     Args:
-        words: the command line. Only its verb is loaded; if it has none, all verbs are listed.
-        whole: whether to include the arguments of all listed verbs.
+        words: the arguments of the program. Only the command that they name is loaded; without one, all are listed.
+        whole: whether to load the options of all listed commands, too.
     """
     app = typer.Typer(
         name="everlearn",
@@ -87,20 +87,20 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
         pass
 
     asked = next((word for word in words if not word.startswith("-")), "")
-    if asked not in VERBS and asked in plugins.names("verbs"):
+    if asked not in COMMANDS and asked in plugins.names("verbs"):
         app.command(asked)(importing(plugins.command_of(asked)))
         return app
-    for verb in [asked] if asked in VERBS else VERBS:
-        module = importlib.import_module(f"everlearn.cli.{verb}")
-        if hasattr(module, "application"):  # a verb with commands of its own
-            rest = words[list(words).index(verb) + 1 :] if asked == verb else None
-            app.add_typer(module.application(rest, whole), name=verb, rich_help_panel=VERBS[verb])
+    for name in [asked] if asked in COMMANDS else COMMANDS:
+        module = importlib.import_module(f"everlearn.cli.{name}")
+        if hasattr(module, "application"):  # a command with subcommands
+            rest = words[list(words).index(name) + 1 :] if asked == name else None
+            app.add_typer(module.application(rest, whole), name=name, rich_help_panel=COMMANDS[name])
         else:
-            app.command(verb, rich_help_panel=VERBS[verb])(importing(module.command))
-    if asked not in VERBS:
-        for verb, (heading, stand_in) in listed(VERBS).items():
-            command = importing(plugins.command_of(verb)) if whole else stand_in
-            app.command(verb, rich_help_panel=heading)(command)
+            app.command(name, rich_help_panel=COMMANDS[name])(importing(module.command))
+    if asked not in COMMANDS:
+        for name, (heading, stand_in) in listed(COMMANDS).items():
+            command = importing(plugins.command_of(name)) if whole else stand_in
+            app.command(name, rich_help_panel=heading)(command)
     return app
 
 
@@ -143,7 +143,7 @@ def _run(arguments: list[str]) -> int:
         )
         for error in plugins.failures():
             print(f"Note: {error}", file=sys.stderr)
-        # The parser returns this code silently for an interrupt inside a verb.
+        # The parser returns this code silently for an interrupt inside a command.
         return code if code != INTERRUPTED else _fail(STOPPED, as_json, INTERRUPTED)
     except typer.TyperException as error:
         return _fail(_usage(error), as_json)
@@ -188,7 +188,7 @@ def _usage(error: typer.TyperException) -> str:
     sentence = getattr(error, "message", str(error)) if hasattr(error, "possibilities") else error.format_message()
     sentence = sentence.strip().rstrip(".") + "."
     if sentence.startswith("No such command '"):
-        near = did_you_mean(sentence.split("'")[1], [*VERBS, *plugins.names("verbs")])
+        near = did_you_mean(sentence.split("'")[1], [*COMMANDS, *plugins.names("verbs")])
         sentence += f" {plugins.STALE}" if plugins.is_stale() else near
     elif option := getattr(error, "option_name", None):
         context = getattr(error, "ctx", None)
@@ -198,7 +198,7 @@ def _usage(error: typer.TyperException) -> str:
     if sentence.startswith("Missing argument") and context and (missing := getattr(error, "param", None)):
         arguments = [each for each in context.command.params if each.param_type_name == "argument" and each.required]
         names = [each.metavar or each.name.upper() for each in arguments]
-        # The path of a verb with subcommands has its arguments already.
+        # The path of a command with subcommands has its arguments already.
         usage = " ".join([context.command_path, *(name for name in names if name not in context.command_path.split())])
         sentence = f"{sentence.rstrip('.')}: {missing.help} Write `{usage}`."
     return f"{sentence} See `{context.command_path} --help`." if context else sentence

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from everlearn import plugins
 from everlearn.cli.common import AsJson, RunPath, importing, learner_of, say, show
-from everlearn.cli.plugin_verbs import docstring_of, stand_in
+from everlearn.cli.plugin_commands import docstring_of, stand_in
 from everlearn.errors import PluginError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def application(words: Sequence[str] | None = None, whole: bool = False) -> type
     """Create the group of commands.
 
     Args:
-        words: the arguments after `analyse` on the command line; None for another verb. Only the analysis that they
+        words: the arguments after `analyse` on the command line; None for another command. Only the analysis that they
             name is loaded with its options; others are only listed.
         whole: whether to include the options of all analyses.
     """

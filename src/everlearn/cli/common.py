@@ -1,4 +1,4 @@
-"""Arguments and printing that several verbs share."""
+"""Arguments and printing that several commands share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Imports = Annotated[
 
 
 def importing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a verb's function with a further option, `--import`, which is processed first."""
+    """Return a command's function with a further option, `--import`, which is processed first."""
 
     @functools.wraps(command)
     def with_imports(*arguments: Any, imports: list[str] | None = None, **options: Any) -> Any:

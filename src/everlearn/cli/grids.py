@@ -1,4 +1,4 @@
-"""Options of verbs that fill a grid, and how it is shown."""
+"""Options of the commands that run a grid, and how its results are shown."""
 
 from __future__ import annotations
 

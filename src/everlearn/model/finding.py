@@ -271,7 +271,7 @@ def _plain(layer: nn.Module, each: _Linear) -> bool:
 
 
 def _block(group: list[_Linear]) -> FeedForward | None:
-    """Return the block of some linear layers, of which all but one widen the hidden state and that one projects back."""
+    """Return the block of some linear layers, of which all but one widen the hidden state and one projects back."""
     for last in reversed(group):
         first = [each for each in group if each is not last]
         if first and all(e.inputs == last.outputs and e.outputs % last.inputs == 0 for e in first):

@@ -1,1 +1,1 @@
-"""The verbs ``bench`` and ``demo``: one file each."""
+"""The commands ``bench`` and ``demo``: one file each."""

@@ -1,4 +1,4 @@
-"""The verbs that plugins bring: listed from their source, imported when they are called."""
+"""The commands of plugins: listed from their source, imported only when they are called."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from everlearn import plugins
 from everlearn.errors import PluginError
 
 HEADING = "Of plugins"
-"""Where `everlearn --help` lists a verb whose module has no `HEADING` of its own."""
+"""Where `everlearn --help` lists a command whose module has no `HEADING` of its own."""
 
 
 def listed(known: Container[str]) -> dict[str, tuple[str, Callable[[], None]]]:
-    """Return each verb with its heading and a placeholder that has its help text; broken plugins are omitted.
+    """Return each command with its heading and a placeholder that has its help text; broken plugins are omitted.
 
     Args:
-        known: everlearn's own verbs.
+        known: everlearn's own commands.
     """
     found = {}
-    for verb in plugins.names("verbs"):
-        heading, text = (HEADING, None) if verb in known else _described(verb)
+    for command in plugins.names("verbs"):
+        heading, text = (HEADING, None) if command in known else _described(command)
         if text is not None:
-            found[verb] = heading, stand_in(text)
+            found[command] = heading, stand_in(text)
     return found
 
 
@@ -40,13 +40,13 @@ def stand_in(text: str) -> Callable[[], None]:
     return command
 
 
-def _described(verb: str) -> tuple[str, str | None]:
+def _described(command: str) -> tuple[str, str | None]:
     """Return the heading and the first line of the help text; None if it cannot be imported.
 
     They are read from the source, without importing it: a plugin may import torch, and a list must answer at once. A
-    verb whose source is not found is imported.
+    command whose source is not found is imported.
     """
-    module, function = plugins.place_of(verb)
+    module, function = plugins.place_of(command)
     heading, text = HEADING, None
     for node in _source(module).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
@@ -55,7 +55,7 @@ def _described(verb: str) -> tuple[str, str | None]:
             heading = str(ast.literal_eval(node.value))
     if text is None:
         try:
-            text = inspect.getdoc(plugins.command_of(verb))
+            text = inspect.getdoc(plugins.command_of(command))
         except PluginError:  # reported after the list
             return heading, None
     return heading, (text or "").partition("\n")[0]
