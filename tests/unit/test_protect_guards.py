@@ -34,7 +34,7 @@ from everlearn.evaluation.held_out_rows import BYTES
 from everlearn.files import SEAL, load_tensors
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.model.objectives import make_objective
-from everlearn.protecting.foreign_data import Examples
+from everlearn.protecting.external_data import Examples
 from everlearn.protecting.held_out import general_text, held_out_texts
 from everlearn.run.forgetting_guard import MEASURE
 from everlearn.seeding import seeded

@@ -24,9 +24,9 @@ from everlearn.model.sharding import Blueprint
 from everlearn.model.training_mode import as_its_class_computes
 from everlearn.model.vocabulary import new_token_ids
 from everlearn.model.vocabulary_head import output_head
-from everlearn.protecting.foreign_data import AnsweredPrompts, Collator, Examples, as_block, padded
-from everlearn.protecting.foreign_objectives import their_objective
-from everlearn.protecting.foreign_text import Theirs, as_text
+from everlearn.protecting.external_data import AnsweredPrompts, Collator, Examples, as_block, padded
+from everlearn.protecting.external_objectives import external_objective
+from everlearn.protecting.external_text import ExternalObjective, as_text
 from everlearn.protecting.held_out import OneText, ScoredText, general_text
 from everlearn.protecting.memory import MemoryFolder
 from everlearn.protecting.report import MaskAtWork, ProtectionReport, other_means
@@ -96,7 +96,7 @@ class ProtectedDomain:
         self.examples = Examples(dataset, seed, name)
         self.written = self._written(collator, seed, name)
         text = general_text(general, model, tokenizer, seed)
-        objective = their_objective(
+        objective = external_objective(
             model,
             tokenizer,
             self.examples.taken_by(collator) if self.written is None else padded,
@@ -313,7 +313,9 @@ class ProtectedDomain:
         self.stage.step, self.protection.rows = int(facts["step"]), int(facts["rows"])
 
 
-def _refuse(methods: Sequence[Method], examples: Examples, objective: Theirs, model: nn.Module, written: bool) -> None:
+def _refuse(
+    methods: Sequence[Method], examples: Examples, objective: ExternalObjective, model: nn.Module, written: bool
+) -> None:
     """Raise ``MethodError`` for methods that cannot work in an external training."""
     for method in methods:
         for hook, why in NEEDS_A_RUN.items():

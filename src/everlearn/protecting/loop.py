@@ -16,7 +16,7 @@ from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.vocabulary_head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
-from everlearn.protecting.foreign_data import Collator
+from everlearn.protecting.external_data import Collator
 from everlearn.protecting.held_out import HeldOutTexts, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
 

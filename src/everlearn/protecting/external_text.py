@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.errors import DataError
 from everlearn.model.objectives import IGNORE, Batch, Objective
-from everlearn.protecting.foreign_data import Collator
+from everlearn.protecting.external_data import Collator
 
 
 def as_text(batch: Mapping[str, Any]) -> Batch:
@@ -46,7 +46,7 @@ def as_text(batch: Mapping[str, Any]) -> Batch:
 
 
 @dataclass(frozen=True)
-class Theirs(Objective):
+class ExternalObjective(Objective):
     """An objective that reads the batches of an external collator.
 
     For measurements (importance, Fisher information) the loss of a row is its mean nats per label, as in the standard
@@ -123,7 +123,7 @@ class Theirs(Objective):
 
 
 @dataclass(frozen=True)
-class TheirMasked(Theirs):
+class ExternalMasked(ExternalObjective):
     """The objective of masked models: labels at the masked positions hold the text before masking."""
 
     name: ClassVar[str] = "masked"
@@ -141,8 +141,8 @@ class TheirMasked(Theirs):
 
 
 @dataclass(frozen=True)
-class TheirCausal(Theirs):
-    """The objective of decoders, which shift the labels: the label at t is predicted at t − 1."""
+class ExternalCausal(ExternalObjective):
+    """The objective of decoders; labels are shifted by the model, so the label at t is predicted at t − 1."""
 
     name: ClassVar[str] = "causal"
 
@@ -153,7 +153,7 @@ class TheirCausal(Theirs):
 
 
 @dataclass(frozen=True)
-class TheirTextToText(Theirs):
+class ExternalTextToText(ExternalObjective):
     """The objective of encoder-decoders, whose labels are the answers."""
 
     name: ClassVar[str] = "text-to-text"

@@ -17,15 +17,15 @@ from everlearn.model.finding import transformers_model
 from everlearn.model.objectives import Batch, Objective
 from everlearn.model.training_mode import evaluating
 from everlearn.model.vocabulary_head import LogitLoss, output_head
-from everlearn.protecting.foreign_data import Collator
-from everlearn.protecting.foreign_text import TheirCausal, TheirMasked, Theirs, TheirTextToText
+from everlearn.protecting.external_data import Collator
+from everlearn.protecting.external_text import ExternalCausal, ExternalMasked, ExternalObjective, ExternalTextToText
 
 IDS = "_input_ids"
 """End of the names of an embedding model's texts in a batch."""
 
 
 @dataclass(frozen=True)
-class TheirScores(Theirs):
+class ExternalScores(ExternalObjective):
     """The objective of reward models: a batch has the chosen answers of all pairs, then the rejected ones.
 
     A sample is a pair with the loss −log σ(r_chosen − r_rejected − margin), the negative log-likelihood of the
@@ -72,7 +72,7 @@ class TheirScores(Theirs):
 
 
 @dataclass(frozen=True)
-class TheirEmbeddings(Theirs):
+class ExternalEmbeddings(ExternalObjective):
     """The objective of embedding models: an example is several texts (``anchor_input_ids``, ``positive_input_ids``, …).
 
     A single example has no loss. MAS uses the embeddings as the output of the model.
@@ -129,15 +129,17 @@ class TheirEmbeddings(Theirs):
             yield vectors
 
 
-_OF_KIND: dict[str, type[Theirs]] = {
-    "encoder": TheirMasked,
-    "decoder": TheirCausal,
-    "encoder-decoder": TheirTextToText,
+_OF_KIND: dict[str, type[ExternalObjective]] = {
+    "encoder": ExternalMasked,
+    "decoder": ExternalCausal,
+    "encoder-decoder": ExternalTextToText,
 }
 
 
-def their_objective(model: nn.Module, tokenizer: Any, collator: Collator, text: Objective | None = None) -> Theirs:
-    """Return the objective that reads batches for a model (the arguments are the attributes of :class:`Theirs`).
+def external_objective(
+    model: nn.Module, tokenizer: Any, collator: Collator, text: Objective | None = None
+) -> ExternalObjective:
+    """Return the objective that reads the batches for a model; arguments as for :class:`ExternalObjective`.
 
     Raises:
         MethodError: the model is neither a language model, nor a reward model, nor an embedding model.
@@ -145,9 +147,9 @@ def their_objective(model: nn.Module, tokenizer: Any, collator: Collator, text: 
     if output_head(model) is not None:
         return _OF_KIND[kind_of(model)](tokenizer=tokenizer, model=model, collator=collator, text=text)
     if hasattr(model, "encode"):
-        return TheirEmbeddings(tokenizer=tokenizer, model=model, collator=collator)
+        return ExternalEmbeddings(tokenizer=tokenizer, model=model, collator=collator)
     if transformers_model(model)[1].config.num_labels == 1:
-        return TheirScores(tokenizer=tokenizer, model=model, collator=collator)
+        return ExternalScores(tokenizer=tokenizer, model=model, collator=collator)
     raise MethodError(
         "`protect` needs a language model, a reward model with one score or an embedding model of Sentence "
         f"Transformers, and '{type(model).__name__}' is none of them."
