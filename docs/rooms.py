@@ -187,7 +187,7 @@ def picture() -> str:
             f'<path class="tip" d="M{wide + 1} {stop} l7 -3.5 v7 z"/>'
         )
     height, full = HEAD + len(order) * (HEIGHT + GAP), wide + 24 + LANE * (len(lanes) + 1)
-    head = f'<text class="what" x="{LEFT}" y="17">A room knows only what stands below it.</text>'
+    head = f'<text class="what" x="{LEFT}" y="17">A room imports only from rooms below it.</text>'
     body = "\n".join([head, *parts])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full} {height}" width="{full}" height="{height}" '
