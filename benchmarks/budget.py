@@ -228,8 +228,8 @@ model along its whole update that loses no more of general text, which is WiSE-F
 
 ![Gained against lost](budget-frontier.svg)
 
-What is gained against what unseen general text loses: budgets (first colour), and steps of the plain run's repair up to
-the whole of it (second colour).
+Gain against the loss of unseen general text: budgets (first colour), and steps of the plain run's repair up to its
+complete update (second colour).
 
 ## Predicted and measured
 
@@ -241,10 +241,10 @@ Over the looks whose measured drift is above 0 with its 95 % interval: p / m, an
 
 ![Predicted and measured drift along training](budget.svg)
 
-Of each budget along the steps of the first seed: what ½ Δᵀ F Δ predicts (orange) and what the probe says (blue, 95 %
-interval).
+Drift under each budget along the steps of the first seed: predicted by ½ Δᵀ F Δ (orange), and measured on the probe
+(blue, 95 % interval).
 
-What the runs of the first seed said:
+Notes in the results of the first seed:
 
 {chr(10).join(notes)}
 """

@@ -62,7 +62,7 @@ def page(found: Mapping[str, Any]) -> str:
         f"{_percent(row['p below 0.05'])} | {_percent(row['skewed'])} | {_percent(row['bootstrap'])} |"
         for row in found["rows"]
     ]
-    return f"""# How often an interval over runs holds
+    return f"""# Coverage of intervals over runs
 
 Written by `benchmarks/interval_coverage.py`: {found["draws"]:,} draws for each number of runs, {found["bootstraps"]:,}
 for the bootstrap; percent of draws in which the 95 % interval holds the true value. Runs are drawn from a normal

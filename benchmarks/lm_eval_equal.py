@@ -177,7 +177,7 @@ the stage's. lm_eval {versions["lm_eval"]}, transformers {versions["transformers
 on a CPU. Tasks are local files, the first {found["limit"]} examples of each (the number in brackets). Written by
 `python benchmarks/lm_eval_equal.py DATA --limit {found["limit"]} --steps {found["steps"]}`; [json](lm-eval.json).
 
-{verdict} (to a relative {TOLERANCE:g}). Not counted: the base model with `dtype` auto. Its weights are saved in
+{verdict} (to a relative {TOLERANCE:g}). Not counted is the base model with `dtype` auto. Its weights are saved in
 bfloat16, lm_eval then computes in bfloat16, and a run computes in float32; with `dtype=float32` it is counted. A
 stage's folder is float32 by itself.
 

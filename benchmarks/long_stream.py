@@ -139,7 +139,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 N synthetic domains of a tiny Llama-type model, {STEPS} steps each, {BLOCKS} held-out rows of {BLOCK_SIZE} tokens per
 domain, `run.keep_stages: last`. Written by `python benchmarks/long_stream.py`. Seconds are processor time on one
 thread: *Results* is making `results.json` from the cells of the whole run (2,000 resamples of every score), *Resume* is
-`everlearn resume` of the finished run, which looks at what is there and makes nothing.
+`everlearn resume` of the finished run, which checks the files and computes nothing.
 
 {chr(10).join(lines)}
 

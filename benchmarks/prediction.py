@@ -150,13 +150,13 @@ def page(found: Sequence[Mapping[str, float]], asked: argparse.Namespace) -> str
     ]
     ratios = [[line[form] / line["measured"] for line in found] for form in FORMS]
     shares = [f"{min(each):.2g} to {max(each):.2g}" for each in ratios]
-    return f"""# What a step is predicted to lose
+    return f"""# Predicted and measured loss of a step
 
 Plain AdamW on Yelp reviews, {BATCH} rows of {LENGTH} tokens a step, learning rate {RATE:g} from the first step and
-falling linearly, from `benchmarks/bases/english-decoder`; what Wikipedia loses, bits per byte, on {asked.probe} rows
-(± is a standard error). F is of {asked.rows} other rows, of {asked.few} of them for Kronecker factors and diagonal;
-*exact* is ½ Δᵀ F Δ without draws, of the probe's first {EXACT * BATCH} rows. One seed. Written by
-`python benchmarks/prediction.py DATA --steps {asked.steps}`; [json](budget-prediction.json).
+falling linearly, from `benchmarks/bases/english-decoder`. The loss is that of Wikipedia in bits per byte, on
+{asked.probe} rows (± is a standard error). F is measured on {asked.rows} other rows, on {asked.few} of them for
+Kronecker factors and diagonal; *exact* is ½ Δᵀ F Δ without sampling, on the probe's first {EXACT * BATCH} rows. One
+seed. Written by `python benchmarks/prediction.py DATA --steps {asked.steps}`; [json](budget-prediction.json).
 
 | step | measured | {" | ".join(FORMS)} |
 |---:|---:|{"---:|" * len(FORMS)}

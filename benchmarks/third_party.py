@@ -123,7 +123,7 @@ def is_right(outcomes: list[shown.Outcome]) -> bool:
 def record(installs: list[tuple[str, str]], outcomes: list[shown.Outcome], python: str) -> str:
     """Return the record as Markdown."""
     parts = [
-        "# A package of another, in a new environment",
+        "# A third-party package in a new environment",
         "Written by `benchmarks/third_party.py`: [the package of the guides]"
         "(../../examples/everlearn-example/README.md),\n"
         "installed by pip beside everlearn in an environment that has what everlearn declares and nothing else\n"

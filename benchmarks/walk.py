@@ -57,7 +57,7 @@ class Step:
 PLAYS = "--domain plays=data/plays.jsonl.gz"
 STEPS = (
     Step(
-        "Ask the model and the data for a recipe",
+        "Write a recipe for the model and the data",
         f"everlearn init recipe.yaml --model {MODEL} --domain german=data/german.jsonl.gz "
         "--domain medical=data/medical.jsonl.gz --general data/wikipedia.jsonl.gz",
     ),
@@ -161,8 +161,8 @@ def main() -> None:
         f"is {MODEL}, a real pretrained one; the text is German news, medical abstracts and, later, plays; general "
         f"text is Wikipedia. Commit {options.commit}, installed from its wheel; one core that other work shared.\n\n"
         f"The user wrote no line to get a recipe that passes `validate`, then made {len(EDITS)} lines small enough for "
-        f"one core, and typed {typed} commands of everlearn. So few steps teach little: this page is about the way, "
-        "not about its numbers.\n\n"
+        f"one core, and typed {typed} commands of everlearn. So few steps teach little: this page shows the "
+        "commands; its numbers mean little.\n\n"
     )
     files.write_text(options.output, about + walk(folder))
 

@@ -52,9 +52,9 @@ def page(results: Path) -> str:
         "# Rows of Fisher information",
         "What more rows do to learning, forgetting and drift: EWC with the base model protected, on the causal "
         "stream of the [frontier](frontier-causal.md) (four domains, 120 steps of 8 × 128 tokens each, a 5.6 M "
-        "decoder). Written by `python benchmarks/frontier/fisher_rows.py`. All have the same steps; the passes "
-        "come on top. The strength's unit is that of the mean over rows, so more rows make the same penalty less "
-        "noisy.",
+        "decoder). Written by `python benchmarks/frontier/fisher_rows.py`. All have the same number of steps; "
+        "the passes for Fisher information are additional. The strength's unit is that of the mean over rows, so more "
+        "rows make the same penalty less noisy.",
         _extent(lines),
         markdown_table(table(lines, plain), 2),
         *(markdown_table(each, 2) for each in shares_table([line for line in lines if line is not plain], plain)),
@@ -63,14 +63,14 @@ def page(results: Path) -> str:
 
 
 def _extent(lines: list[Line]) -> str:
-    """How much was run, and so how much it says."""
+    """Return the number of seeds and strengths, and what cannot be concluded from them."""
     seeds = {run.grid.seed for line in lines for run in line.runs}
     strengths = {_options(line)[0] for line in lines if line.entry != PLAIN}
     said = f"{_number(seeds, 'seed')} and {_number(strengths, 'strength')}."
     if len(seeds) == 1:
-        said += " Of one seed nothing is known of how far others would lie apart."
+        said += " With one seed the variation between seeds is unknown."
     if len(strengths) == 1:
-        said += " At another strength the order may be another."
+        said += " At another strength the order may be different."
     return said
 
 

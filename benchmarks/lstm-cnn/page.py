@@ -37,9 +37,9 @@ TITLES = dict(zip(NUMBERS, ("share", "per step", "share, clipped", "per step, cl
 HEAD = """
 # Does an LSTM forget more than a CNN?
 
-The three findings of a study (Arora, Rahimi and Baldwin, *Does an LSTM forget more than a CNN?*, ALTA 2019), asked of
-small bases on a stream of classification tasks. As there, one body learns the tasks one after another, every task has a
-classifier of its own that waits while later ones change the body below it, and all scores are standardised.
+This page tests the three findings of a study (Arora, Rahimi and Baldwin, *Does an LSTM forget more than a CNN?*, ALTA
+2019) with small models on a stream of classification tasks. As in the study, one body learns the tasks one after
+another, every task keeps its own classifier while later tasks change the body, and all scores are standardised.
 `everlearn bench lstm-cnn` trained the cells (`src/everlearn_bench/suites/lstm_cnn` has sizes and tasks), and
 `benchmarks/lstm-cnn/page.py`, which has the commands, wrote this page.
 """

@@ -76,7 +76,7 @@ def table(exact: Sequence[Run], others: Sequence[Run]) -> str:
     for name, form in {"das": "exact (default)", **{entry(form).name: form for form in FORMS}}.items():
         if name in found:
             lines.append(row(form, found[name], name == "das"))
-    return f"""# What the cheaper forms of DAS do to the scores
+    return f"""# Scores with cheaper forms of DAS
 
 Written by `benchmarks/six-domains/shortcuts.py` from the cells beside it. The first line is DAS as the paper has it on
 the [small grid](six-domains.md); the others are differences to it over runs of the same order and seed (p: Student's t

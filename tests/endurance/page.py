@@ -13,20 +13,20 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "endurance.md"
 BEGINNING = """# Endurance
 
-Commands that are killed or refused by the system, inputs that are wrong, streams of hundreds of domains. Every case is
-its number, so it can be made again. Every number below is read from the records beside this page, `endurance-*.json`.
-The aim is 1,000 different faults, 100,000 inputs, and 200 domains of every method that keeps something.
+This page reports commands that are killed or refused by the system, wrong inputs, and streams of hundreds of domains.
+Every case is generated from its number, so it can be repeated. Every number below is read from the records beside this
+page, `endurance-*.json`. The aim is 1,000 different faults, 100,000 inputs, and 200 domains
+with every method that has a memory.
 """
 FAULTS = """## Faults
 
-`make faults`: a run of two domains under one of {methods} methods on tiny models is made in
-peace and again with something going wrong; then the command is given again. Every tensor of every stage, memories
-included, every score and note must be equal, bit for bit, and no half-made file be left. Left out, since the tiny
-models refuse them: {refused}.
+`make faults` runs two domains with one of {methods} methods on tiny models, once undisturbed and once with a fault,
+after which the command is repeated. Every tensor of every stage and of the memories, every score and every note must
+be equal, bit for bit, and no partial file may remain. Left out, because the tiny models do not support them: {refused}.
 """
 FUZZ = """## Fuzz
 
-`make fuzz`: inputs changed at random must end in one sentence or in what they say, and in no other error.
+`make fuzz`: a randomly changed input must either work or end with one sentence that explains the error.
 """
 SOAK = """## Soak
 

@@ -310,7 +310,7 @@ def test_the_page_of_fisher_rows_is_in_the_order_of_rows(
     assert [line.split(" |")[0] for line in shown[:2]] == names
     assert "0.500" not in shown[1]
     assert "25" in shown[3], "a quarter of the forgetting is left"
-    assert any(line.startswith("1 seed (1) and 1 strength (1000). Of one seed nothing is known") for line in lines)
+    assert any(line.startswith("1 seed (1) and 1 strength (1000). With one seed") for line in lines)
     more = [cell("sequential", 2, 1.0, 1.0, 1.0), cell("ewc-7", 2, 0.9, 0.5, 0.5, options={"strength": 7.0})]
     write(tmp_path / "more", *ways, *more)
     assert "\n\n2 seeds (1, 2) and 2 strengths (7, 1000).\n\n" in script.page(tmp_path / "more")

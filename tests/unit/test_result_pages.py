@@ -466,7 +466,7 @@ def test_what_big_bench_lost_is_beyond_its_interval_where_the_page_says_so() -> 
     beyond = {task for task, own in drift.items() if own["low"] > 0 or own["high"] < 0}
     assert len(drift) == 5
     assert not beyond
-    assert "**No task moved by more than its interval**" in page
+    assert "**No task changed by more than its interval**" in page
     widths = [own["high"] - own["low"] for own in drift.values()]
     assert f"which is {min(widths):.0f} to {max(widths):.0f} points wide" in page
 

@@ -59,11 +59,11 @@ _ABOUT_BITS = (
     "after a domain's own stage."
 )
 _ABOUT_COSTS = (
-    "Compute is relative to plain training: passes as counted, in the steps and outside of them (such as measuring "
-    "importance). Training time is relative too, as measured, the median over runs; other work on the machine makes "
-    "it longer. Parameters: trainable ones, for each domain. Extra passes: forward and backward, in units of one pass "
-    "over the batch; a forward pass alone counts a third. Where they grow with the domains, those of the second "
-    "domain are given."
+    "Compute and training time are relative to plain training. Compute is counted in forward and backward passes, in "
+    "the steps and outside of them (such as measuring importance). Training time is the measured median over runs, "
+    "which other work on the machine makes longer. Parameters: trainable ones, for each domain. Extra passes: forward "
+    "and backward, in units of one pass over the batch; a forward pass alone counts a third. If they grow with the "
+    "number of domains, those of the second domain are given."
 )
 _ABOUT_DIFFERENCES = (
     "Runs of the same order and seed are paired; with fewer than two pairs, all runs of both rows are treated as "

@@ -42,11 +42,12 @@ def _section(found: Magnitudes, own: Alike) -> Section:
     twice = _sampled_twice(found)
     measured = "mean |y|" if twice else "‖ΔW‖"
     aside = (
-        f"How many of a layer's {percent(1 - own.threshold)} of rows with the largest {measured} two "
-        f"{'domains' if twice else 'stages'} share. Rows drawn at random share {own.chance[ALL]:.2f}."
+        f"The share of rows that two {'domains' if twice else 'stages'} have in common among the "
+        f"{percent(1 - own.threshold)} of rows with the largest {measured} in each layer. Rows drawn at random would "
+        f"have {own.chance[ALL]:.2f} in common."
     )
     if twice:
-        aside += " On the diagonal: two samples of one domain, the largest overlap to expect."
+        aside += " The diagonal compares two samples of one domain: the largest overlap to expect."
     first, *others = [_component(found, own, part) for part in found.parts]
     by_component = Section("By component", parts=others, folded=True)
     return Section(found.title, aside, first.plates, layout="", parts=[*first.parts, by_component])
