@@ -110,7 +110,7 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
         assert "The domain forgotten most" in text, grid
         assert "Forgot most" in text, grid
     assert hello.out == "Hello, you.\n"
-    assert "Of plugins" in helped.out
+    assert "Plugins" in helped.out
     assert wrong.code == 2
     assert "There is no analysis 'norm'. Did you mean 'norms'?" in wrong.err
     assert json.loads(inspected.out)["kind"] == "decoder"
@@ -245,7 +245,7 @@ def test_names_that_are_taken_are_refused(everlearn: Project, tmp_path: Path) ->
 SLOW = """
 import torch
 
-HEADING = "Look"
+HEADING = "Share"
 
 def command(times: int = 1) -> None:
     "Do it slowly."
@@ -258,7 +258,7 @@ def test_a_command_is_listed_without_being_imported(everlearn: Project, tmp_path
     site = place(tmp_path / "site", "slow", "verbs", entries, {"slow": SLOW, "bad": "1 / 0"})
     (helped, missing), modules = called(everlearn.folder, site, ["--help"], ["slwo"], prepared=False)
     assert (helped.code, missing.code) == (0, 2)
-    assert "Do it slowly." in helped.out.split(" Look ")[1]
+    assert "Do it slowly." in helped.out.split(" Share ")[1]
     assert {"torch", "slow"}.isdisjoint(modules)
     assert "Package slow 1.2 brings the command 'bad', but importing `bad:command` failed" in helped.err
     assert "Did you mean 'slow'?" in missing.err

@@ -75,7 +75,7 @@ def _about() -> None:
     """Read a finished run and show what changed inside its models.
 
     `everlearn analyse RUN` shows what the run recorded: how far each layer moved, what importance protects, the
-    codelength of its training text. `everlearn analyse KIND RUN` makes one analysis, which has options of its own.
+    codelength of its training text. `everlearn analyse KIND RUN` runs one analysis, with its own options.
     """
 
 

@@ -48,7 +48,7 @@ def command(
         typer.Option(
             min=0,
             metavar="BITS",
-            help="Bits per byte: if the whole interval of a loss lies below, the text does not count as forgotten; "
+            help="Tolerated loss in bits per byte: if the complete interval is below, a text is not called forgotten; "
             "default: 0.02.",
         ),
     ] = None,

@@ -30,7 +30,9 @@ def command(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="sft|pretrain", help="Train on prompts and answers, or on text; default: by the columns."
+            "--task",
+            metavar="sft|pretrain",
+            help="Train on prompts and answers, or on text; default: decided by the columns.",
         ),
     ] = None,
     every_key: Annotated[bool, typer.Option("--all", help="Add every other key, with its default.")] = False,

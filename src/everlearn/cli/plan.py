@@ -22,16 +22,14 @@ def command(
     ] = True,
     devices: Annotated[
         int | None,
-        typer.Option(
-            "--devices", min=1, metavar="N", help="Plan on paper for a machine with N devices; nothing is timed."
-        ),
+        typer.Option("--devices", min=1, metavar="N", help="Plan for a machine with N devices; no steps are timed."),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
             "--memory",
             metavar="SIZE",
-            help="Say whether the run fits devices of this memory, as 80GB; exit code 2 if not. Nothing is timed.",
+            help="Say whether the run fits devices of this memory (80GB); exit code 2 if not. No steps are timed.",
         ),
     ] = None,
     as_json: AsJson = False,

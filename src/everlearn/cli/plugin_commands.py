@@ -12,7 +12,7 @@ from pathlib import Path
 from everlearn import plugins
 from everlearn.errors import PluginError
 
-HEADING = "Of plugins"
+HEADING = "Plugins"
 """Where `everlearn --help` lists a command whose module has no `HEADING` of its own."""
 
 

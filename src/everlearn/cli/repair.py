@@ -15,11 +15,13 @@ def command(
     budget: Annotated[float, typer.Option(min=0, metavar="BITS", help="Bits per byte that the text may lose.")] = 0.02,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="NAME", help="The held-out set with the budget; default: the general text."),
+        typer.Option(
+            "--on", metavar="NAME", help="Held-out set to which the budget applies; default: the general text."
+        ),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option("--text", metavar="FILE", help="Your own text in its place, which no stage was trained on."),
+        typer.Option("--text", metavar="FILE", help="A text of your own instead, on which no stage was trained."),
     ] = None,
     since: Annotated[
         str, typer.Option("--from", metavar="STAGE", help="Start of the update: a domain, or `base`.")
@@ -34,7 +36,7 @@ def command(
         ),
     ] = None,
     sure: Annotated[
-        bool, typer.Option("--sure", help="The upper end of the loss's 95 % interval must be within the budget.")
+        bool, typer.Option("--sure", help="Require the upper end of the loss's 95 % interval to be within the budget.")
     ] = False,
     output: Annotated[
         Path | None,

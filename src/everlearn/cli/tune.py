@@ -13,12 +13,12 @@ from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, say, show
 def command(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    trials: Annotated[int, typer.Option(min=1, help="Trials of each row: plain training, and each method.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials for plain training, and for each method.")] = 8,
     methods: Annotated[
         str | None,
         typer.Option(
             help="Methods separated by commas, as in sweep: 'mas,ewc,\\[ewc,replay:share=0.1]'. Default: that of the "
-            "recipe. Plain training is always there."
+            "recipe. Plain training is always included."
         ),
     ] = None,
     share: Annotated[float, typer.Option(help="Share of the recipe's steps that a trial takes.")] = 0.25,

@@ -50,8 +50,8 @@ class MergedConfig(LowRankConfig):
     use_rslora: bool = False
     """Scale by α / √r (rsLoRA, arXiv 2312.03732)."""
     trainable_token_indices: Literal["new"] | list[Annotated[int, Field(ge=0)]] | None = None
-    """Tokens whose embeddings are trained too, and their rows of an untied vocabulary head: `new`, those that
-    `everlearn extend` has added, or their ids."""
+    """Tokens whose embeddings (and rows of an untied vocabulary head) are trained too: `new` for those that
+    `everlearn extend` has added, or a list of ids."""
     merge: bool = True
     """Store each stage as a complete model with the adapters merged into its weights, and the adapter beside it
     (`adapter/`). Otherwise a stage is only the adapter, to be loaded with the base model."""

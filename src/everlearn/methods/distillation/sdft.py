@@ -34,14 +34,14 @@ ROUND = 8
 class SDFT(Method):
     """Self-distillation fine-tuning (arXiv 2601.19897): on-policy distillation from the model with a demonstration.
 
-    For a question x with the answer c of the data, the student writes its own answer y ~ π_θ(· | x) with its current
+    For a question x with the answer c of the data, the student generates its own answer y ~ π_θ(· | x) with its current
     weights. The teacher is the same model, which reads c in its context, and every token of y is learnt from it:
 
         L(θ) = Σ_t KL(π_θ(· | y_<t, x) ‖ π_φ(· | y_<t, x, c)) / |y|,    φ ← (1 − α) φ + α θ after each step,
 
     with the KL over the whole vocabulary, averaged over the answers of a row, then over rows; y is a constant of the
     gradient. This takes the place of the cross-entropy of c, which is still logged as the loss. A row counts by the
-    share of its labels that belong to such answers, and what is no answer is learnt as always, so that a domain may
+    share of its labels that belong to such answers, and all other labels are learnt as usual, so that a domain may
     hold plain text as well.
 
     Of a chat of several turns the last complete answer is a demonstration, and the turns before it are its context.

@@ -22,11 +22,11 @@ class DASConfig(MethodConfig):
     strength: float = Field(1.0, ge=0, le=1)
     """Updates of the parameters of a unit are multiplied by 1 − strength · I; 0 disables the mask."""
     apply_to: ApplyTo = "update"
-    """Whether the mask applies to updates or gradients. Paper and released code (D4) mask gradients, which Adam's
+    """Whether the mask applies to updates or gradients. Paper and released code mask gradients, which Adam's
     normalisation mostly undoes."""
     qkv_mask_axis: Literal["out", "in"] = "out"
     """Axis along which heads are masked in queries, keys and values: their own rows, or the input columns as in the
-    released code (D5), which also masks the bias of the attention's output along heads, although it has none."""
+    released code, which also masks the bias of the attention's output, as if its entries belonged to heads."""
     units: tuple[Literal["head", "neuron", "output"], ...] = Field(("head", "neuron", "output"), min_length=1)
     """Kinds of units with importance: they are masked, and gated in the contrastive loss."""
 
@@ -43,23 +43,24 @@ class DASConfig(MethodConfig):
     scores: Literal["measured", "random"] = "measured"
     """Source of raw importance; `random` samples it from U(0, 1) instead of measuring it."""
     reduce: Reduce = "abs_per_sample"
-    """Raw importance from gradients: the mean over samples of |∂L/∂g|; the sum of signed gradients (D2); or a sum in
-    which the first batches count most, because gradients are never zeroed (D3)."""
+    """Raw importance from gradients: the mean over samples of |∂L/∂g|; the sum of signed gradients; or a sum in
+    which the first batches count most, because gradients are never zeroed (both as in the released code)."""
     normalise: Normalisation = "tanh_abs"
     """Normalisation of importance to [0, 1): the paper's |tanh(z)| also protects the least important units; `relu_tanh`
     only those above the average; `rank` is the share of units that are less important."""
     domain_input: Text = "masked"
-    """Text for the importance of a domain: as the objective masks it, or unmasked (D10)."""
+    """Text for the importance of a domain: as the objective masks it, or unmasked as in the released code."""
     domain_dropout: bool = False
-    """Measure the importance of a domain with dropout, as in the released code (D10); the paper does not say."""
+    """Measure the importance of a domain with dropout, as in the released code; the paper does not say."""
     proxy_dropout: bool = True
-    """Run the two passes of the proxy with dropout. Without it (D1) they are equal and importance is rounding noise."""
+    """Run the two passes of the proxy with dropout. Without it, as in the released code, they are equal and
+    importance is rounding noise."""
     proxy_input: Text = "plain"
-    """Text for the proxy: unmasked, or as the objective masks it (D10)."""
+    """Text for the proxy: unmasked, or as the objective masks it (released code)."""
     proxy_output: Representation = "hidden"
     """What the proxy compares: last hidden states, or logits (over the vocabulary for every token)."""
     proxy_softmax: Softmax = "features"
-    """Axis of the distributions of the proxy's divergence; the released code uses the sequence (D9)."""
+    """Axis of the distributions of the proxy's divergence; the released code uses the sequence."""
 
     # The contrast
     contrast: float = Field(1.0, ge=0, allow_inf_nan=False)
@@ -76,7 +77,7 @@ class DASConfig(MethodConfig):
     """The first representation of a text: of a separate pass over unmasked text, or of the masked pass of the loss,
     which saves a pass. Without masking both are the same."""
     pair: Pair = "correct"
-    """Pairs are two representations of one text, or adjacent rows as in the released code (D6)."""
+    """Pairs are two representations of one text, or adjacent rows as in the released code."""
     gather_grad: GatherGrad = "full"
     """With several processes, differentiate the rows of every process, or only the local ones (D7: the weight becomes
     1/W)."""

@@ -28,13 +28,13 @@ class SparseMemory(Method):
 
     c(i) counts the tokens of the step's batch that access slot i, and c_b(i) those of background text b.
 
-    The paper's are this rule, t as one number for all slots, the background measured once, and that the values of the
-    slots are trained. The paper has models with memory layers, of which a token reads the k slots with the most similar
-    keys. Ours is the application to any transformer: a slot is a neuron of a feed-forward layer, its key a row of the
+    As in the paper, t is one number for all slots, the background is measured once, and only the values of the slots
+    are trained. The paper's models have memory layers, in which a token reads the k slots with the most similar keys.
+    Here the rule is applied to any transformer: a slot is a neuron of a feed-forward layer, its key a row of the
     widening projection and its value a column of the output projection (arXiv 2012.14913); a token accesses the k
-    neurons of each layer with the largest activation |m|. Ours are also: a background text b is a row and not a batch,
-    so that scores do not depend on the batch size; and slots that the batch does not access are not trained, even if
-    there are fewer others than t.
+    neurons of each layer with the largest activation |m|. Also unlike the paper, a background text b is a row and not
+    a batch, so that scores do not depend on the batch size; and slots that the batch does not access are not trained,
+    even if it accesses fewer than t.
     """
 
     name = "sparse_memory"

@@ -60,7 +60,7 @@ class DERpp(Method):
         beta: float = Field(0.5, ge=0, allow_inf_nan=False)
         """β, the weight of the loss on replayed sequences; 0 is DER."""
         per_domain: int = Field(100, ge=1)
-        """Sequences stored of each domain: the DAS paper's 16.4 K tokens are 100 of 164."""
+        """Sequences stored of each domain; the DAS paper stores 16.4 K tokens, which are 100 sequences of 164."""
         capacity: int = Field(600, ge=1)
         """Sequences stored in total. When domains exceed it, each keeps an equal share."""
 

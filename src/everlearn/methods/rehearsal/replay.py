@@ -101,8 +101,8 @@ class Replay(Method):
         Variant(
             "replay_generated_chats",
             "Replay (self-generated chats)",
-            "A tenth of the tokens is chats that an instruct model writes before each domain, questions and answers; "
-            "the answers are learnt.",
+            "A tenth of the tokens are chats (questions and answers) that an instruct model generates before each "
+            "domain; the answers are learnt.",
             {"source": "generated_chats"},
             paper="https://arxiv.org/abs/2406.08464",
         ),

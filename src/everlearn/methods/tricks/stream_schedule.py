@@ -105,15 +105,15 @@ class StreamSchedule(Method):
     )
 
     class Config(MethodConfig):
-        """Options of the schedule. Numbers of steps are shares below 1, and steps from 1 on."""
+        """Options of the schedule. A duration below 1 is a share of a domain's steps, from 1 on a number of steps."""
 
         shape: Literal["train", "infinite", "inverse_sqrt", "autoregressive"] = "infinite"
         """The schedule; `train` leaves it to `train.lr_scheduler_type`."""
         warmup: float = Field(0.05, ge=0, allow_inf_nan=False)
-        """T_w, of the steps of the first domain; with `autoregressive` of every domain."""
+        """T_w, a share (below 1) or number of the first domain's steps; of every domain's with `autoregressive`."""
         cooldown: float = Field(0.1, ge=0, allow_inf_nan=False)
-        """Duration of the cooldown after the warm-up, of the steps of the first domain; it may extend into later
-        domains."""
+        """Duration of the cooldown after the warm-up, as a share (below 1) or a number of the first domain's steps; it
+        may extend into later domains."""
         cooling: Literal["cosine", "inverse_sqrt", "linear"] = "cosine"
         """Form of the cooldown."""
         constant: float = Field(0.1, gt=0, le=1)
@@ -121,14 +121,14 @@ class StreamSchedule(Method):
         minimum: float = Field(0.01, gt=0, le=1)
         """η_min / η_max, the end of anneals, peaks and the inverse square root."""
         anneal: float = Field(0.0, ge=0, allow_inf_nan=False)
-        """The last steps of a domain, in which the rate decreases to η_min; 0: none. The next domain starts from the
-        weights before them: changes of a domain's final weights by another method (`wise_ft`) affect the release only,
-        not later training."""
+        """The last steps of a domain, in which the rate decreases to η_min, as a share (below 1) or a number; 0: none.
+        The next domain starts from the weights before them: changes of a domain's final weights by another method
+        (`wise_ft`) affect the release only, not later training."""
         release: tuple[str, ...] | None = None
         """The domains that end with an anneal; all by default."""
         gather: float = Field(0.0, ge=0, allow_inf_nan=False)
-        """The first steps of a domain, with a rate of 0: the optimizer accumulates its moments before the first update.
-        They count as steps and read their rows."""
+        """The first steps of a domain with a rate of 0, as a share (below 1) or a number: the optimizer accumulates its
+        moments before the first update. They count as steps and read their rows."""
 
         def without_effect(self) -> Iterator[tuple[Sequence[str], str]]:
             shape = SHAPES[self.shape]
