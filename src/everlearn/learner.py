@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from everlearn import files, report
+from everlearn import files, report, wording
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
@@ -143,6 +143,8 @@ class ContinualLearner(OpenRun):
             self.processes.wait_for_everyone()
             inputs.check_kept(self.recipe, self.folder)
             if self._is_finished():
+                add = wording.command("learn", self.folder.path, "--domain", "NAME=PATH")
+                self.reporter.say(f"{self.folder.path} is finished. To add a domain: `{add}`.")
                 return RunResults.load(self.folder.path)
             if self.processes.is_main_process:
                 self.folder.keep_data_findings(self.data_notes(), self.leaked)
@@ -222,7 +224,7 @@ class ContinualLearner(OpenRun):
         new = inputs.domain(domain, self.recipe.data.cache)
         for index, known in enumerate(self.recipe.domains, 1):
             self.must_be_learnt(index, known.name)
-            again = f", or learn more of it: `everlearn learn {self.folder.path} --more {known.name}`"
+            again = f", or learn more of it: `{wording.command('learn', self.folder.path, '--more', known.name)}`"
             _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain", again)
         raw, tasks = self.recipe.model_dump(mode="json"), inputs.tasks(end_tasks)
         for task, existing in itertools.product(tasks, self.recipe.tasks):

@@ -1,11 +1,17 @@
-"""Numbers with nouns in the singular or plural; sizes and times with their units."""
+"""Numbers with nouns in the singular or plural; sizes and times with their units; commands to copy."""
 
 from __future__ import annotations
 
 import re
+import shlex
 
 _SIBILANT = re.compile(r"(s|x|z|ch|sh)$")
 _CONSONANT_Y = re.compile(r"[^aeiou]y$")
+
+
+def command(*words: object) -> str:
+    """Return a command of everlearn as a shell reads it: `everlearn resume 'runs/my run'`."""
+    return shlex.join(["everlearn", *map(str, words)])
 
 
 def plural(noun: str) -> str:

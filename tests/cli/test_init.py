@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,36 @@ def test_in_a_folder_of_markdown_each_file_is_a_document(everlearn: Project) -> 
     outcome = everlearn("init", "-", *domains, "--general", "notes")
     assert outcome.out.count("30 documents") == 1
     assert yaml.safe_load(outcome.out)["general"] == {"path": "notes", "documents": "file"}
+
+
+def test_commands_to_copy_are_written_as_a_shell_reads_them(everlearn: Project) -> None:
+    Path("my notes").mkdir()
+    outcome = everlearn("init", "my notes/first recipe.yaml")
+    assert "everlearn validate 'my notes/first recipe.yaml'" in outcome.out
+    assert "# everlearn run 'my notes/first recipe.yaml' " in Path("my notes/first recipe.yaml").read_text()
+
+
+def test_a_path_that_starts_elsewhere_is_a_path(everlearn: Project) -> None:
+    """No id of the hub has letters outside of ASCII, and relative paths start where the command runs."""
+    for path in ("données/texte", "data/rows.jsonl"):
+        everlearn.fails("init", "-", "--domain", f"a={path}", says=("no such file", "start where the command runs"))
+
+
+STANZA = "Here is a line of verse.\n" * 4
+POEM = "\n".join([STANZA] * 6)
+
+
+def test_lines_that_are_parts_of_documents_are_not_taken_for_documents(everlearn: Project) -> None:
+    Path("poems").mkdir()
+    for number in range(30):
+        Path("poems", f"{number}.txt").write_text(POEM.replace("Here", f"In {number}"))
+    Path("book.txt").write_text("\n".join(textwrap.wrap(ENGLISH * 60, 70)))
+    Path("lines.txt").write_text((ENGLISH.strip() + "\n") * 60)
+    outcome = everlearn("init", "-", "--domain", "a=poems", "--domain", "b=book.txt", "--domain", "c=lines.txt")
+    poems, book, lines = yaml.safe_load(outcome.out)["domains"]
+    assert poems == {"name": "a", "path": "poems", "documents": "file"}
+    assert (book, lines) == ({"name": "b", "path": "book.txt"}, {"name": "c", "path": "lines.txt"})
+    assert [name for name in "abc" if f"The lines of '{name}' look like parts" in outcome.err] == ["b"]
 
 
 def test_in_a_tree_of_code_a_readme_is_one_document(everlearn: Project) -> None:

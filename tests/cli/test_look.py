@@ -113,6 +113,15 @@ def _references_resolve(value: object, schema: dict) -> None:
             _references_resolve(item, schema)
 
 
+def test_validate_marks_no_check_whose_note_is_not_shown(everlearn: Project) -> None:
+    everlearn.recipe["domains"][1]["path"] = everlearn.recipe["domains"][0]["path"]
+    everlearn.recipe["general"] = {"path": "few.txt"}
+    Path("few.txt").write_text("A few words.\n")
+    outcome = everlearn("validate", "recipe.yaml")
+    assert "held-out text not in training text  ok" in outcome.out
+    assert "note" not in outcome.out.replace("not reached", "").split("Files")[0], outcome.out
+
+
 def test_validate_runs_every_check(everlearn: Project) -> None:
     everlearn.recipe["end_tasks"] = [{"name": "topics", "train": "train.jsonl", "test": "test.jsonl"}]
     everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
@@ -120,6 +129,8 @@ def test_validate_runs_every_check(everlearn: Project) -> None:
     assert outcome.code == 0, outcome.out
     assert "Every check passed. Next: everlearn plan recipe.yaml" in outcome.out
     assert "Checking recipe, model and data" in outcome.err
+    outcome = everlearn("validate", "recipe.yaml", "run.notes=[my words]")
+    assert "Every check passed. Next: everlearn plan recipe.yaml 'run.notes=[my words]'" in outcome.out
     result = json.loads(everlearn("validate", "recipe.yaml", "--json").out)
     assert result["ok"] is True
     names = [check["name"] for check in result["checks"]]

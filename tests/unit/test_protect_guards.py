@@ -213,6 +213,8 @@ def test_two_trainings_do_not_write_one_memory(tmp_path: Path) -> None:
         with pytest.raises(EverlearnError, match=r"holds stage-01-a and held nothing.*another training"):
             late.train()
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["stage-01-a"]
+    with pytest.raises(EverlearnError, match=r"'a' is learnt already .*knows a\).*such as `domain='a-2'`"):
+        protect(stock(tiny.model("gpt2"), tmp_path, "gpt2"), ["ewc"], memory=tmp_path / "memory", domain="a")
 
 
 def test_resuming_from_nothing_is_an_error(tmp_path: Path) -> None:

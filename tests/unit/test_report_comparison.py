@@ -90,6 +90,18 @@ def test_domains_that_learnt_nothing_have_no_share():
     assert not re.search(r"\d % of", sentences)
 
 
+def test_domains_at_which_a_run_is_no_better_than_the_base_model_are_named():
+    found = results("das", "DAS", 0.1)
+    assert not [sentence for sentence in verdict(of(found)) if sentence.startswith("At ")]
+    for domain, value in {"sympy": -0.1, "networkx": 0.001, "pandas": -0.2}.items():
+        found["summary"]["bits_per_byte"]["gained"][domain] = report_fixture.estimate(value, 0.01)
+    assert [sentence for sentence in verdict(of(found)) if sentence.startswith("At ")] == [
+        "At sympy (−0.100 bits/byte (−0.110 to −0.089)) and pandas (−0.200 bits/byte (−0.210 to −0.189)) DAS is worse "
+        "than the base model.",
+        "At networkx (+0.001 bits/byte (−0.009 to +0.012)) DAS is not clearly better than the base model.",
+    ]
+
+
 def test_none_is_worth_taking_where_the_base_model_is_better():
     comparison = of(results("plain", "Sequential", 0.3, learning=-0.1), results("das", "DAS", 0.2, learning=-0.1))
     assert verdict(comparison)[0].startswith("None is worth taking: at the end of the stream every run is worse")
@@ -246,6 +258,7 @@ def test_an_unfinished_run_is_not_recommended_over_a_finished_one():
     assert all(measure.judge(1, 0) is None for measure in comparison.headline)
     assert verdict(comparison)[0] == ("No run can be recommended yet: DAS is not finished (2 of 6 domains learnt).")
     assert "clearly" not in " ".join(verdict(comparison)).partition("The rule:")[0]
+    assert not of(unfinished(results("das", "DAS", 0.2), 2)).differing, "alone, it differs from nothing"
 
 
 def test_an_unfinished_run_alone_says_how_far_it_is():

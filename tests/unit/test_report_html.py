@@ -289,11 +289,11 @@ def test_the_causal_study(tmp_path):
     assert ">–</td>" in table
 
 
-@pytest.mark.parametrize("status", ["running", "failed"])
-def test_a_run_that_has_only_begun(tmp_path, status):
+@pytest.mark.parametrize(("status", "words"), [("running", ""), ("failed", " (failed)")])
+def test_a_run_that_has_only_begun(tmp_path, status, words):
     found = {"run": "x", "matrices": {}, "domains": ["a"], "status": status, "methods": [], "summary": {}}
     (tmp_path / "results.json").write_text(json.dumps(found))
-    assert f"x is not finished ({status}): 0 of 1 stage is measured" in page(compare([tmp_path]))
+    assert f"x is not finished{words}: 0 of 1 stage is measured" in page(compare([tmp_path]))
 
 
 def test_a_folder_without_results_is_an_error(tmp_path):

@@ -73,10 +73,12 @@ def command(
     if printed:
         print(text, end="")
     else:
-        from everlearn import files
+        from everlearn import files, wording
 
         files.write_text(file, text)
         edit = " and ".join(f"`{key}`" for key, asked in (("model", model), ("domains", domains)) if not asked)
-        print(f"Wrote {file}. {f'Edit {edit}, then check' if edit else 'Check'} it: everlearn validate {file}")
+        print(
+            f"Wrote {file}. {f'Edit {edit}, then check' if edit else 'Check'} it: {wording.command('validate', file)}"
+        )
     for note in recipe.notes:
         print(f"Note: {note}", file=sys.stderr)

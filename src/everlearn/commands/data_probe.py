@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everlearn.config.addresses import located
+from everlearn.data.broken_lines import lines_are_parts
 from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.columns import Columns, choose_columns, first_rows, nested_texts, text_columns
 from everlearn.data.corpus import Corpus, Domain
@@ -57,7 +58,9 @@ class Probe:
         unread: columns of text beside those of prompts and answers.
         nested: dotted name of a text inside a column that is longer than the text that is read; "" if there is none.
         undesired: rows that are left out because their answers are marked as not desired, as far as was read.
-        pages: whether it has several files, some pages and the others code: each file is then a document.
+        pages: whether it has several files, some pages and the others code, or files of text whose lines are parts of
+            documents: each file is then a document.
+        broken: whether the lines of its one file look like parts of documents.
         glued: whether there is no white space between a prompt and its answer, which are joined as they are.
     """
 
@@ -74,6 +77,7 @@ class Probe:
     nested: str = ""
     undesired: int = 0
     pages: bool = False
+    broken: bool = False
 
     @property
     def keys(self) -> dict[str, str]:
@@ -119,6 +123,8 @@ def probe(
     written = [bool({*file.suffixes} & {*PAGES}) for file in files]
     pages = len(files) > 1 and any(written)
     pages = pages and all(page or format_of(file) in WHOLE for page, file in zip(written, files, strict=True))
+    broken = not pages and lines_are_parts(files, corpus.limits)
+    pages = pages or (broken and len(files) > 1)
     if pages:
         corpus = corpus.model_copy(update={"documents": "file"})
     if corpus.on_hub:
@@ -166,6 +172,7 @@ def probe(
         nested,
         skipped.undesired,
         pages,
+        broken and not pages,
     )
 
 

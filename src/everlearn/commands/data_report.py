@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -13,14 +12,13 @@ import numpy as np
 from everlearn.config.recipe import Recipe
 from everlearn.data.chats import ChatFormat, uses_template
 from everlearn.data.corpus import Document, Domain, document_key
-from everlearn.data.documents import Skipped, check_apart, local_files, read_documents
+from everlearn.data.documents import Skipped, check_apart, read_documents
 from everlearn.data.file_listing import FileGroup, files_of
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.leaks import LeakCheck
 from everlearn.data.near_duplicates import NearDuplicates
 from everlearn.data.notes import notes_on, same_files, unread_files
 from everlearn.data.packing import Count, chunks, packer_of
-from everlearn.data.readers import is_plain_text
 from everlearn.data.shingles import words_of
 from everlearn.data.streaming import too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder
@@ -255,23 +253,6 @@ class _Reader:
         short = not held.documents or (not self.survey.examples and held.tokens < size)
         if self.corpus.validation is not None and self.survey.whole and short:
             self.notes.append(str(too_little_held_out(self.survey.name, self.corpus, held, size)))
-        if self._wrapped:
-            self.notes.append(
-                f"The lines of '{self.survey.name}' look like text that was wrapped to a fixed width, but each line is "
-                "read as a document: set `documents: file`, or write each document in one line."
-            )
-
-    @property
-    def _wrapped(self) -> bool:
-        """Return whether the lines of a text file look like prose that was broken into lines of one width."""
-        corpus, drawn = self.corpus, self._train.documents
-        if corpus.on_hub or corpus.documents == "file" or not all(map(is_plain_text, local_files(corpus))):
-            return False
-        open_ends = [not re.search(r"[.!?:;\"')\]]\s*$", document.text) for document in drawn]
-        widths = np.array([len(document.text) for document in drawn])
-        return len(widths) >= 20 and bool(
-            np.mean(open_ends) > 0.6 and np.quantile(widths, 0.95) <= 100 and np.median(widths) > 40
-        )
 
 
 def survey(recipe: Recipe, reporter: Reporter | None = None) -> Survey:

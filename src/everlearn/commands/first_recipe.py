@@ -5,6 +5,7 @@ If no model or corpus is named, the recipe has an example to edit.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,7 @@ class FirstRecipe:
 
     def text(self, file: str = "recipe.yaml") -> str:
         """Return the recipe as commented YAML."""
+        file = shlex.quote(file)
         calls = {
             f"validate {file}": "check it",
             f"plan {file}": "estimate its cost: steps, memory, time",
@@ -186,6 +188,9 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
         recipe.comments["domains.0"] = "edit: files, folders, globs or hub ids"
         columns = EXAMPLE_COLUMNS if examples else {}
         return [{"name": name, "path": path, **columns} for name, path in EXAMPLE_DOMAINS.items()]
+    from everlearn.data.broken_lines import broken_lines
+    from everlearn.data.notes import undesired_note
+
     listed = []
     for number, (name, probe) in enumerate(probes.items()):
         domain: dict[str, Any] = {"name": name, "path": probe.path, **probe.keys}
@@ -202,6 +207,8 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
                 f"'{name}' has so little text that {count(passes, 'pass')} over it {verb} about "
                 f"{count(steps * passes, 'step')}: hardly anything can be learnt or measured there."
             )
+        if probe.broken:
+            recipe.notes.append(broken_lines(name))
         if probe.glued and not sizing.alone:
             recipe.notes.append(
                 f"'{name}': a prompt and its answer are joined as they are, and nothing stands between them. End each "
@@ -221,8 +228,6 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
                 f'"{{{column}}}\\n\\n{{{probe.nested}}}"`.'
             )
         if probe.undesired:
-            from everlearn.data.notes import undesired_note
-
             recipe.notes.append(undesired_note(name, probe.undesired))
         if probe.columns.form is not None and probe.columns.form.note:
             recipe.notes.append(f"'{name}': {probe.columns.form.note}")

@@ -187,7 +187,7 @@ def compare_pools(grouped: Sequence[Pool], apart: Differences, tolerate: float |
     general = tuple(g for g in first.general if all(g in run.general for run in ordered))
     shared = [m for m in first.matrices if all(m in run.matrices for run in ordered)]
     metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
-    if any(run.unfinished for run in ordered):
+    if len(grouped) > 1 and any(run.unfinished for run in ordered):
         # An unfinished run may still forget more.
         apart.spent["domains learnt"] = tuple(_progress(pool) for pool in grouped)
     must_be_equal = [*apart.ground.values(), *apart.spent.values()]
@@ -330,8 +330,9 @@ def _own_notes(
     notes = []
     status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
     if run.unfinished:
+        how = "" if status == "running" else f" ({status or 'status unknown'})"  # it may have been stopped since
         notes.append(
-            f"{label} is not finished ({status or 'status unknown'}): {done} of {count(total, 'stage')} "
+            f"{label} is not finished{how}: {done} of {count(total, 'stage')} "
             f"{be(total)} measured, so its forgetting is counted from there and not from the end of the stream."
         )
     if run.broken_lines:

@@ -19,7 +19,7 @@ from everlearn.data.text_files import COMPRESSIONS, Limits
 from everlearn.data.text_template import columns_in, is_template
 from everlearn.options import Options, slug
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 HANDED_DOWN = (

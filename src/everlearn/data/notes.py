@@ -12,6 +12,7 @@ from itertools import combinations, takewhile
 from pathlib import Path
 
 from everlearn import wording
+from everlearn.data.broken_lines import broken_lines_note
 from everlearn.data.columns import WRITE_PATHS, tree_in
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import first_row, local_files, same_file
@@ -45,7 +46,7 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
 
 
 def unread_files(corpora: Sequence[Domain]) -> list[str]:
-    """Return notes on what is read: files that are left out, those of other splits, and chats that are read as text."""
+    """Return notes on what is read: files left out, those of other splits, chats and parts of documents as text."""
     notes = []
     for part in (part for corpus in corpora for part in corpus.parts):
         if held := "" if part.answers else tree_in(first_row(part)):
@@ -55,6 +56,8 @@ def unread_files(corpora: Sequence[Domain]) -> list[str]:
             )
         if part.on_hub:
             continue
+        if broken := broken_lines_note(part):
+            notes.append(broken)
         if (place := folder_of(part.path)) is not None:
             other = part.held_out_corpus
             held_out = other.split if other is not None and other.path == part.path else ""

@@ -188,7 +188,8 @@ def files_beside(path: Path) -> str:
     """Suggest a file of the same folder that may be meant; list all of them only when they are few."""
     parent = path.parent
     if not parent.is_dir():
-        return f" The folder {parent} does not exist either."
+        start = "" if parent.is_absolute() else "; relative paths start where the command runs, not where the recipe is"
+        return f" The folder {parent} does not exist either{start}."
     names = [p.name for p in parent.iterdir() if not p.name.startswith(".")]
     hint = did_you_mean(path.name, names)
     return hint if len(names) <= 12 or "Did you mean" in hint else ""

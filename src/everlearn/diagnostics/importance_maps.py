@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from everlearn import wording
 from everlearn.data.loader import sample_batches
 from everlearn.errors import RunError
 from everlearn.importance import accumulate, general_importance, normalise
@@ -56,7 +57,9 @@ def maps_of(run: RunFolder) -> Maps | None:
     sites: dict[str, Map] = {}
     last: UnitImportance | None = None
     if not run.stage(1, recipe.domains[0].name).is_dir():
-        raise RunError(f"{run.path} has not learnt a domain yet: `everlearn resume {run.path}`, and analyse it then.")
+        raise RunError(
+            f"{run.path} has not learnt a domain yet: `{wording.command('resume', run.path)}`, and analyse it then."
+        )
     for index, domain in enumerate(recipe.domains, 1):
         methods = recipe.methods()
         load_memories(run.stage(index, domain.name) / MEMORY, methods)

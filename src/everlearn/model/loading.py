@@ -56,6 +56,8 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
                 f"The {what} in '{path}' (`{key}`) needs program code that comes with it. Read that code; if you trust "
                 "it, set `model.trust_remote_code: true` in the recipe. Commands without a recipe do not run such code."
             ) from error
+        if Path(path).is_file():
+            raise ModelError(f"'{path}' (`{key}`) is a file: name the folder that holds the {what}.") from error
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
         near = did_you_mean(Path(path).name, [p.name for p in Path(path).parent.glob("*/")])

@@ -88,11 +88,13 @@ class ProtectedDomain:
         self.folder = MemoryFolder(Path(memory))
         index = len(self.folder.domains) + 1
         name = domain if domain is not None else f"domain-{index}"
-        if name in self.folder.domains or not name or "/" in name:
+        if name in self.folder.domains:
             raise MethodError(
-                f"Domain '{name}' is learnt already, or is not a valid folder name; {memory} knows "
-                f"{', '.join(self.folder.domains) or 'none'}. Give another one (`domain`)."
+                f"Domain '{name}' is learnt already ({memory} knows {', '.join(self.folder.domains)}). To learn more "
+                f"of it, give it another name, such as `domain='{name}-2'`."
             )
+        if not name or "/" in name:
+            raise MethodError(f"`domain` is '{name}', which is not a valid name of a folder.")
         self.examples = Examples(dataset, seed, name)
         self.written = self._written(collator, seed, name)
         text = general_text(general, model, tokenizer, seed)

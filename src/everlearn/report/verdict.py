@@ -294,6 +294,7 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
             0: f"It is not clear whether earlier domains lost anything by the end ({value}).",
             None: lost,
         }[estimate.sign])  # fmt: skip
+    sentences += _exceptions(comparison, run)
     for measure in comparison.measures.get(lead or "", ()):
         if measure.quantity.key != "general_drift" or measure.estimates[run].value is None:
             continue
@@ -302,6 +303,22 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
         what = "General text" if lead == comparison.text_metric else "What belongs to no domain"
         sentences.append(f"{named(what, column)} {change}: {_value(measure, estimate)}.")
     return sentences
+
+
+def _exceptions(comparison: Comparison, run: int) -> list[str]:
+    """Name the domains at which a run that is better on average is not clearly better than the base model."""
+    gained = comparison.measure(comparison.lead, "gained")
+    if gained is None or gained.estimates[run].sign != 1:
+        return []
+    domains: dict[int | None, list[str]] = {}
+    for column, estimates in gained.columns.items():
+        domains.setdefault(estimates[run].sign, []).append(f"{column} ({_value(gained, estimates[run])})")
+    words, label = {-1: "worse", 0: "not clearly better"}, comparison.labels[run]
+    return [
+        f"At {_few(domains[sign])} {label} is {how} than the base model."
+        for sign, how in words.items()
+        if sign in domains
+    ]
 
 
 def share_forgotten(comparison: Comparison, run: int) -> str:
@@ -383,8 +400,8 @@ def _alone(comparison: Comparison) -> list[str]:
         )
         return [first, *_cost_of(comparison, 0)]
     if estimate.sign == 1:
-        its = count if done != 1 else "domain"
-        better = f"{end} {_plain(gained, estimate)} better at its {its} than the base model"
+        where = f"on average at its {count}" if done != 1 else "at its domain"
+        better = f"{end} {_plain(gained, estimate)} better {where} than the base model"
         first = _alone_better(comparison, label, better)
     elif estimate.sign is None:
         first = (

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everlearn import files
+from everlearn import files, wording
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import HUB_ID, Corpus
@@ -136,11 +136,11 @@ def pack(folder: RunFolder, recipe: Recipe, index: int, export: Path, base_model
         rows = [set_path(cells, row, name) for row in range(index + 1)]
         drawn = folder.sets / f"{name}.safetensors"
         if not drawn.is_file():
-            raise RunError(f"{drawn} is not there. `everlearn resume {folder.path}` draws it again.")
+            raise RunError(f"{drawn} is not there. `{wording.command('resume', folder.path)}` draws it again.")
         for path in (drawn, *rows):
             if path.is_file():
                 if (wrong := files.fault(path)) is not None:
-                    raise RunError(f"{wrong}. `everlearn resume {folder.path}` measures it again.")
+                    raise RunError(f"{wrong}. `{wording.command('resume', folder.path)}` measures it again.")
                 copy = place / "evaluation" / path.relative_to(cells)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
@@ -167,8 +167,8 @@ def unpack(export: Path, into: Path) -> RunFolder:
         )
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise RunError(
-            f"{into} exists already. If it began from this export, go on with it (`everlearn learn {into}`); or name "
-            "another folder (`--into`)."
+            f"{into} exists already. If it began from this export, go on with it "
+            f"(`{wording.command('learn', into)}`); or name another folder (`--into`)."
         )
     raw = files.read_json(place / CONTENTS)
     listed = raw.get("files") if isinstance(raw, dict) else None

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from everlearn import files, plugins
+from everlearn import files, plugins, wording
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import EverlearnError, RunError, RunInUse
@@ -71,12 +71,13 @@ class RunFolder:
             differing = list(_differing(self.recipe().model_dump(), wanted.model_dump()))
             keys = ", ".join(f"`{key}`" for key in differing[:MOST_NAMED])
             more = ", …" if len(differing) > MOST_NAMED else ""
+            resume = wording.command("resume", self.path)
             raise RunError(
-                f"{self.path} holds a run of this recipe already. Continue it with `everlearn resume {self.path}`, or "
-                "set another `run.name`."
+                f"{self.path} holds a run of this recipe already. Continue it with `{resume}`, or set another "
+                "`run.name`."
                 if not differing
                 else f"{self.path} holds a run of another recipe (there, other values are set for {keys}{more}). Set "
-                "another `run.name` or `run.folder`."
+                f"another `run.name` or `run.folder`; `{resume}` continues that run as it began."
             )
         # Two things may be here before a run: a base model that was passed as an object, and a partial file left by a
         # process that was killed while it wrote the recipe.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl
 
+from everlearn import wording
 from everlearn.errors import Interrupted
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -46,7 +47,9 @@ class Interruption:
             signal.signal(number, handler)
         self._before = {}
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"Stopped. What was saved is complete; continue with `everlearn resume {self.folder}`.")
+            raise Interrupted(
+                f"Stopped. What was saved is complete; continue with `{wording.command('resume', self.folder)}`."
+            )
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked or not self.training:
@@ -60,7 +63,7 @@ class Interruption:
     def stop_here(self) -> None:
         """Raise ``Interrupted`` if a signal arrived during training."""
         if self.asked:
-            raise Interrupted(f"Stopped and saved. Continue with `everlearn resume {self.folder}`.")
+            raise Interrupted(f"Stopped and saved. Continue with `{wording.command('resume', self.folder)}`.")
 
 
 class _Callback(TrainerCallback):

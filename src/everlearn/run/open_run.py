@@ -363,10 +363,10 @@ class OpenRun:
         if self.folder.results_file.is_file() and name in Results.load(self.folder.results_file).domains:
             raise RunError(
                 f"Domain '{name}' was learnt, but its model is no longer in {self.folder.path}. `everlearn bench` "
-                "removes the models of finished cells unless it is told to `--keep` them; `everlearn resume "
-                f"{self.folder.path}` would train this one again."
+                "removes the models of finished cells unless it is told to `--keep` them; "
+                f"`{wording.command('resume', self.folder.path)}` would train this one again."
             )
-        raise RunError(f"Domain '{name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+        raise RunError(f"Domain '{name}' is not learnt yet: `{wording.command('resume', self.folder.path)}` first.")
 
     # -- a stage ----------------------------------------------------------------------------------------------
 

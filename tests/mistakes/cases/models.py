@@ -112,7 +112,7 @@ CASES = [
         recipe("model", {"path": "x", "revision": 12345678}),
         says=("model.revision", "in quotes"),
     ),
-    Case("names a file as the model", recipe("model", "a.jsonl"), says=("a.jsonl", "model.path")),
+    Case("names a file as the model", recipe("model", "a.jsonl"), says=("a.jsonl", "model.path", "is a file")),
     Case(
         "names an empty folder as the model",
         both(file("empty/x", ""), recipe("model", "empty")),

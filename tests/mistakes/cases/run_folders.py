@@ -111,7 +111,7 @@ CASES = [
     Case(
         "runs another recipe into the same folder",
         both(run, recipe("run.seed", 1)),
-        says=("another recipe", "other values are set for `run.seed`)", "run.name"),
+        says=("another recipe", "other values are set for `run.seed`)", "run.name", "`everlearn resume runs/first`"),
     ),
     Case(
         "runs into a folder of other files",
