@@ -8,6 +8,7 @@ from typing import Any
 
 from run_recipes import allow_fsdp_on_cpu
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from everlearn import files
@@ -15,7 +16,9 @@ from everlearn.config.recipe import Recipe, load
 from everlearn.importance import gradient_moments
 from everlearn.learner import ContinualLearner
 from everlearn.methods.engine.protection import Protection
+from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import Penalty
+from everlearn.methods.penalties.si import SI
 from everlearn.model.sharding import local
 from everlearn.run.trainer import StageTrainer
 
@@ -29,8 +32,8 @@ def held_by(tensors: Iterable[Any]) -> int:
 def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
     """Train, and return the bytes held by use in the last step of the last domain, and where shards are measured."""
     found: dict[str, int] = {}
-    before_update, on_step_end = Protection.before_update, StageTrainer.on_step_end
-    divided_sums = gradient_moments.divided_sums
+    before_update, on_step_end, fit = Protection.before_update, StageTrainer.on_step_end, StageTrainer.fit
+    divided_sums, full_tensor = gradient_moments.divided_sums, DTensor.full_tensor
 
     def before(self: Protection) -> None:
         parameters = list(self.stage.model.parameters())
@@ -38,12 +41,28 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
         found["gradients"] = held_by(parameter.grad for parameter in parameters)
         for method in self.methods:
             if isinstance(method, Penalty) and method._placed:
-                found[f"method {method.label}"] = held_by(each for _, *pair in method._placed for each in pair)
+                held = [each for _, *pair in method._placed for each in pair]
+                if isinstance(method, EWC):
+                    held += method._gathered.squares.values()
+                if isinstance(method, SI):
+                    held += [*method._path.values(), *method._start.values(), *tree_leaves(method._step)]
+                found[f"method {method.label}"] = held_by(held)
         before_update(self)
 
     def end(self: StageTrainer) -> None:
         found["optimizer"] = held_by(tree_leaves([dict(each) for each in self._own_optimizer.state.values()]))
         on_step_end(self)
+
+    def gather(self: DTensor, **options: Any) -> Tensor:
+        found["largest tensor gathered in steps"] = max(found.get("largest tensor gathered in steps", 0), self.numel())
+        return full_tensor(self, **options)
+
+    def train(self: StageTrainer, checkpoint: Path | None) -> Any:
+        DTensor.full_tensor = gather  # type: ignore[method-assign, assignment]
+        try:
+            return fit(self, checkpoint)
+        finally:
+            DTensor.full_tensor = full_tensor  # type: ignore[method-assign]
 
     def sums(model: nn.Module, *rest: Any) -> dict[str, Tensor]:
         made = divided_sums(model, *rest)
@@ -52,6 +71,7 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
         return made
 
     Protection.before_update, StageTrainer.on_step_end = before, end  # type: ignore[method-assign]
+    StageTrainer.fit = train  # type: ignore[method-assign]
     gradient_moments.divided_sums = sums
     try:
         learner = ContinualLearner(recipe)
@@ -63,6 +83,7 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
     finally:
         gradient_moments.divided_sums = divided_sums
         Protection.before_update, StageTrainer.on_step_end = before_update, on_step_end  # type: ignore[method-assign]
+        StageTrainer.fit = fit  # type: ignore[method-assign]
     files.write_json(folder / f"{recipe.run.name}-{learner.processes.process_index}.json", found)
     return found
 

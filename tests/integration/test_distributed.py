@@ -96,10 +96,15 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
         "ewc of the base": [quick("ewc") | {"protect_base": True, "normalise": "max", "anchor": "separate"}],
         "ewc with its penalty": [quick("ewc") | {"include_penalty": True}],
         "mas replay": [quick("mas") | {"normalise": "mean"}, quick("replay")],
+        "das ewc mas": [quick("das"), quick("ewc"), quick("mas")],
+        "si wise_ft": [quick("si"), quick("wise_ft")],  # followed on shards, and ended on the complete model
     }
     for name, methods in on_shards.items():
         found[f"fsdp {name}"] = ("llama", methods, TWO | SHARDED)
     found["resumed fsdp mas of the base"] = ("llama", [quick("mas") | {"protect_base": True}], TWO | SHARDED)
+    found["resumed fsdp si"] = ("llama", [quick("si")], TWO | SHARDED)
+    of_steps = quick("ewc") | {"gradients": "steps", "samples": 12}  # of all steps, also those before the kill
+    found["resumed fsdp ewc of all steps"] = ("llama", [of_steps], TWO | SHARDED)
     both = [quick("das"), quick("replay")]
     found["resumed ddp masked"] = ("roberta", both, TWO)
     found["signalled ddp masked"] = ("roberta", both, TWO)

@@ -187,14 +187,28 @@ def test_what_is_measured_on_shards_fits(seven: Recipe) -> None:
 
 
 @pytest.mark.parametrize("seven", [32_000], indirect=True)
+def test_what_is_held_in_shards_fits(seven: Recipe) -> None:
+    for name, method in {
+        "`ewc_released`": "ewc_released",
+        "`ewc`, `gradients: steps`": {"name": "ewc", "gradients": "steps"},
+        "`si`": "si",
+        "`das`, `general: none`": {"name": "das", "general": "none"},
+    }.items():
+        plan = make_plan(seven.changed(method=method, train=seven.train | {"fsdp": True}), **EIGHT)
+        assert plan.verdict is not None
+        assert plan.verdict.fits
+        assert row_of_page(name, plan) in PAGE
+
+
+@pytest.mark.parametrize("seven", [32_000], indirect=True)
 def test_what_measures_on_the_complete_model_is_not_divided(seven: Recipe) -> None:
-    plan = make_plan(seven.changed(method="ewc_released", train=seven.train | {"fsdp": True}), **EIGHT)
+    plan = make_plan(seven.changed(method="forget_me_not", train=seven.train | {"fsdp": True}), **EIGHT)
     verdict = plan.verdict
     assert verdict is not None
     assert (verdict.fits, verdict.change) == (False, {})
     assert "between two domains" in verdict.sentence
     assert "a `method` that measures less between domains" in verdict.sentence
-    assert row_of_page("`ewc_released`", plan) in PAGE
+    assert row_of_page("`forget_me_not`", plan) in PAGE
 
 
 def test_the_fewest_keys_are_named_that_make_it_fit(tmp_path: Path) -> None:
@@ -265,6 +279,8 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
     cases = {
         "ddp": small(tmp_path, "llama", "ddp", EWC, **train),
         "fsdp": small(tmp_path, "llama", "fsdp", EWC, **train, **SHARDED),
+        "fsdp si": small(tmp_path, "llama", "fsdp si", "si", **train, **SHARDED),
+        "fsdp steps": small(tmp_path, "llama", "fsdp steps", EWC | {"gradients": "steps"}, **train, **SHARDED),
     }
     for name, of in cases.items():
         (tmp_path / f"{name}.yaml").write_text(of.to_yaml(), encoding="utf-8")
@@ -272,8 +288,9 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
     for name, of in cases.items():
         expected = planned(of, devices=2)
         ranks = [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
-        for part in (*EXACT, "method ewc"):
+        for part in (*EXACT, *(part for part in expected if part.startswith("method"))):
             assert expected[part] == max(rank[part] for rank in ranks), (name, part)
+        assert all(rank.get("largest tensor gathered in steps", 0) <= 1 for rank in ranks), "numbers such as a norm"
         if name == "fsdp":
             between = make_plan(of, measure=False, devices=2).measuring
             assert between["weights"] == max(rank["weights while measuring"] for rank in ranks)

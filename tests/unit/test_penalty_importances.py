@@ -25,6 +25,7 @@ from everlearn.importance import (
     gradient_moment,
     labels_of_the_model,
     normalise,
+    unit_importance,
 )
 from everlearn.methods import build
 from everlearn.methods.base import Memory
@@ -301,7 +302,7 @@ def test_si_counts_no_negative_importance() -> None:
 
 def test_the_path_of_si_is_in_float32_beside_16_bit_weights() -> None:
     method, model = build({"name": "si"}), tiny.model().to(torch.bfloat16)
-    method.begin_domain(stages.stage(model, 1, steps=1))
+    method.begin_training(stages.stage(model, 1, steps=1))
     held = [*method._start.values(), *method._path.values()]
     assert len(held) == 2 * len(list(model.parameters()))
     assert {value.dtype for value in held} == {torch.float32}
@@ -315,6 +316,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tied": ("gpt2", {"power": 2}),
     "batches": ("llama", {"power": 2, "batch_means": True}),
     "some": ("llama", {"names": ["model.layers.1.mlp.up_proj.weight", "lm_head.weight"]}),
+    "decayed batches": ("gpt2", {"power": 2, "batch_means": True, "decay": 0.5}),
+    "decayed sizes": ("llama", {"power": 1, "decay": 0.5}),
 }
 """Name → architecture and how importance is measured."""
 ROWS = (3, 3, 1)
@@ -332,8 +335,11 @@ def batches(objective: Objective) -> Iterator[dict[str, Tensor]]:
         at += rows
 
 
-def measured(model: nn.Module, **how: Any) -> dict[str, Tensor]:
+def measured(model: nn.Module, decay: float = 0.0, **how: Any) -> dict[str, Tensor]:
+    """With a decay the loss of each sample has a term decay/2 · Σ θ², which FSDP2 knows nothing of."""
     objective = make_objective(None, model, tiny.tokenizer())
+    if decay:
+        how["constant"] = {name: decay * weight.detach() for name, weight in model.named_parameters()}
     return gradient_moment(model, batches(objective), objective.per_sample_loss, **how)
 
 
@@ -342,6 +348,11 @@ def of_the_model(model: nn.Module) -> dict[str, Tensor]:
     objective = make_objective(None, model, tiny.tokenizer())
     drawn = labels_of_the_model(model, batches(objective), objective, 1)
     return gradient_moment(model, drawn, objective.per_sample_loss)
+
+
+def of_units(model: nn.Module) -> dict[str, Tensor]:
+    objective = make_objective(None, model, tiny.tokenizer())
+    return unit_importance(model, batches(objective), objective.per_sample_loss)
 
 
 def overflowing(model: nn.Module) -> dict[str, Tensor]:
@@ -362,6 +373,9 @@ def half(rank: int, folder: Path) -> None:
             assert is_divided(parts)
             assert not is_divided(model)
             importance = of_the_model(parts) if case == "drawn" else measured(parts, **how)
+            if case == "squares":  # once more, as with several methods in a list: a measurement leaves nothing behind
+                found |= {f"units/{site}": value for site, value in of_units(parts).items()}
+                importance = measured(parts, **how)
             assert all(weight.grad is None for weight in parts.parameters())
         for name, value in importance.items():
             assert local(value).numel() <= (value.numel() + 1) // 2 + value[0].numel()
@@ -383,3 +397,5 @@ def test_two_processes_with_shards_measure_what_one_measures(tmp_path: Path) -> 
             torch.testing.assert_close(found[f"{case}/{name}"], value, rtol=1e-4, atol=1e-6 * float(value.max()))
     for name, value in of_the_model(model_of("llama")).items():
         torch.testing.assert_close(found[f"drawn/{name}"], value, rtol=1e-4, atol=1e-6 * float(value.max()))
+    for site, value in of_units(model_of("llama")).items():
+        torch.testing.assert_close(found[f"units/{site}"], value, rtol=1e-4, atol=1e-6 * float(value.max()))

@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
+
+from everlearn.model.sharding import whole
 
 
 @dataclass
@@ -26,19 +30,31 @@ class GradientPowers:
 
     Attributes:
         power: returns |g|ᵖ.
+        constant: c by name, divided like the weights. Where there is one, |g + c|ᵖ − |c|ᵖ takes the place of |g|ᵖ.
         factor: what it is multiplied by; 0 where a process has no sample left and only takes part in the sums.
     """
 
     power: Callable[[Tensor], Tensor]
+    constant: Mapping[str, Tensor]
     factor: float = 1.0
-    _hooked: dict[int, Tensor] = field(default_factory=dict)
+    _hooked: dict[int, RemovableHandle] = field(default_factory=dict)
 
-    def hook_gathered_weights(self, module: nn.Module, _: Any) -> None:
+    def hook_gathered_weights(self, path: str, module: nn.Module, _: Any) -> None:
         """Add a hook to the weights that FSDP2 has gathered for this module; those of the modules inside are shards."""
-        for weight in module.parameters():
+        for name, weight in module.named_parameters(path):
             if weight.requires_grad and not isinstance(weight, DTensor) and id(weight) not in self._hooked:
-                self._hooked[id(weight)] = weight
-                weight.register_hook(lambda gradient: self.power(gradient).mul_(self.factor))
+                self._hooked[id(weight)] = weight.register_hook(partial(self._raised, name))
+
+    def _raised(self, name: str, gradient: Tensor) -> Tensor:
+        if name not in self.constant:
+            return self.power(gradient).mul_(self.factor)
+        constant = whole(self.constant[name])
+        return self.power(gradient + constant).sub_(self.power(constant)).mul_(self.factor)
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._hooked.values():
+            handle.remove()
 
 
 def divided_sums(
@@ -47,8 +63,9 @@ def divided_sums(
     samples: Iterable[tuple[Mapping[str, Tensor], float]],
     mean_loss: Callable[[nn.Module, Mapping[str, Tensor]], Tensor],
     power: Callable[[Tensor], Tensor],
+    constant: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Return Σ w |g|ᵖ over samples as shards by name; all processes must call it, with the same samples.
+    """Return Σ w |g + c|ᵖ over samples as shards by name; all processes must call it, with the same samples.
 
     Args:
         model: the divided model.
@@ -56,19 +73,26 @@ def divided_sums(
         samples: what the gradients are computed for one by one, and the weight of each in the sum.
         mean_loss: function of (model, sample) that returns a scalar loss.
         power: returns |g|ᵖ.
+        constant: c, the same for all samples, by name and divided like the weights; 0 where it has none.
     """
     rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    powers = GradientPowers(power)
+    powers, weights_of_all = GradientPowers(power, constant), 0.0
     with ExitStack() as hooks:
-        for module in model.modules():
+        hooks.callback(powers.remove)
+        modules: dict[str, nn.Module] = dict(model.named_modules())
+        for path, module in modules.items():
             if isinstance(module, FSDPModule):
-                hooks.enter_context(module.register_forward_pre_hook(powers.hook_gathered_weights))
+                hook = partial(powers.hook_gathered_weights, path)
+                hooks.enter_context(module.register_forward_pre_hook(hook))
         for group in _groups(samples, processes):
             own, weight = group[min(rank, len(group) - 1)]
+            weights_of_all += sum(weight for _, weight in group)
             powers.factor = weight if rank < len(group) else 0.0
             mean_loss(model, own).backward()
     # FSDP2 divides what it adds up by the number of processes.
     sums = {name: _pop_gradient(weight).mul_(processes) for name, weight in weights.items()}
+    for name, value in constant.items():
+        sums[name].add_(power(value), alpha=weights_of_all)
     model.zero_grad()
     return sums
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Literal
 
 import torch
@@ -34,6 +35,7 @@ def gradient_moment(
     *,
     power: Power = 2,
     batch_means: bool = False,
+    constant: Mapping[str, Tensor] | None = None,
     called: str = "Fisher information",
 ) -> dict[str, Tensor]:
     """Return (1/N) Σ_n |gₙ|ᵖ for every parameter: the Fisher information's diagonal (p = 2) or the mean |gₙ|.
@@ -50,7 +52,7 @@ def gradient_moment(
     Args:
         model: the model, at the weights to measure; its mode is kept, autocast is off, ``.grad`` is not touched. If
             FSDP2 has divided it, every process must call this with the same batches, and the loss may depend on its
-            weights only through its output.
+            weights only through its output, apart from `constant`.
         batches: dicts of tensors with one row per sample.
         per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
             that row alone.
@@ -58,6 +60,8 @@ def gradient_moment(
         power: p: 2 for the Fisher information (EWC), 1 for the mean absolute gradient (MAS).
         batch_means: use the gradients of the mean losses of batches instead, (1/batches) Σ_b |b|ᵖ⁻¹ |g_b|ᵖ, like code
             without per-sample gradients (the DAS authors' EWC).
+        constant: gradients, by name and laid out like the parameters, of a term of the loss that depends on nothing but
+            the weights; they are added to each gₙ.
         called: name of the quantity, for error messages.
 
     Returns:
@@ -69,7 +73,7 @@ def gradient_moment(
     chosen = parameters_to_measure(model, names)
     sums = _divided if is_divided(model) else _together
     with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
-        totals, count = sums(model, chosen, batches, per_sample_loss, power, batch_means)
+        totals, count = sums(model, chosen, batches, per_sample_loss, power, batch_means, constant or {})
     if not count:
         raise MethodError(f"{called} cannot be measured without data: there was no batch.")
     for name, total in totals.items():
@@ -87,10 +91,11 @@ def _together(
     per_sample_loss: PerSampleLoss,
     power: Power,
     batch_means: bool,
+    constant: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], int]:
     """Return the sums over the samples of a batch at a time, and the number of terms."""
     totals = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in chosen.items()}
-    batched = BatchedSums(model, chosen, per_sample_loss, totals, power)
+    batched = BatchedSums(model, chosen, per_sample_loss, totals, power, constant)
     count = 0
     for batch in batches:
         rows = rows_of(batch)
@@ -110,6 +115,7 @@ def _divided(
     per_sample_loss: PerSampleLoss,
     power: Power,
     batch_means: bool,
+    constant: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], int]:
     """Return the sums over samples, divided over the processes, and the number of terms."""
     count = 0
@@ -123,10 +129,10 @@ def _divided(
                 count += 1
                 yield part_of(batch, start, start + each), each ** (power - 1)
 
-    totals = divided_sums(
-        model, chosen, terms(), lambda *of: per_sample_loss(*of).mean(), lambda gradient: raised(gradient, power)
-    )
-    return totals, count
+    def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
+        return per_sample_loss(model, batch).mean()
+
+    return divided_sums(model, chosen, terms(), mean_loss, partial(raised, power=power), constant), count
 
 
 @dataclass
@@ -212,6 +218,8 @@ class BatchedSums:
         loss: function of (model, batch) that returns one loss per row, [B].
         totals: float32, by name; added to in place.
         power: p.
+        constant: gradients that are added to those of each sample, by name. With any, all parameters are measured
+            sample by sample.
 
     Attributes:
         alone: parameters that are measured sample by sample; determined by the first batch of two rows or more.
@@ -223,9 +231,14 @@ class BatchedSums:
     loss: PerSampleLoss
     totals: dict[str, Tensor]
     power: Power = 2
+    constant: Mapping[str, Tensor] = field(default_factory=dict)
     alone: frozenset[str] = field(default=frozenset(), init=False)
     most: int = field(default=0, init=False)
     _plan: list[Event] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.constant:
+            self.alone, self._plan = frozenset(self.parameters), []
 
     def add(self, batch: Batch) -> None:
         """Add the samples of a batch."""
@@ -258,8 +271,9 @@ class BatchedSums:
         mean = self.loss(self.model, batch).mean()
         gradients = list(torch.autograd.grad(mean, list(chosen.values()), allow_unused=True))
         for name in reversed(list(chosen)):
-            if (gradient := gradients.pop()) is not None:
-                yield name, raised(gradient, self.power)
+            parts = [part for part in (gradients.pop(), self.constant.get(name)) if part is not None]
+            if parts:
+                yield name, raised(reduce(torch.add, parts), self.power)
 
     def _one_by_one(self, batch: Batch, parameters: Mapping[str, Tensor]) -> None:
         for row in range(rows_of(batch) if parameters else 0):

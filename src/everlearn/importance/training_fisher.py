@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from everlearn.errors import MethodError
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import divided_like, whole
 
 
 @dataclass
@@ -41,11 +41,11 @@ class TrainingFisher:
         for name, gradient in gradients.items():
             square = gradient.detach().float().square().mul_(rows)
             known = self.squares.get(name)
-            self.squares[name] = square if known is None else known.to(square.device).add_(square)
+            self.squares[name] = square if known is None else divided_like(known, square).add_(square)
         self.steps += 1
 
     def result(self) -> dict[str, Tensor]:
-        """Return the complete Fisher diagonal by parameter name, float32; every process must call it.
+        """Return the Fisher diagonal by parameter name, float32 and sharded like the sums; every process must call it.
 
         Raises:
             MethodError: no step was added, or a gradient was not finite.
@@ -54,7 +54,7 @@ class TrainingFisher:
             raise MethodError("Fisher information cannot be computed from training without a step.")
         diagonal = {}
         for name, total in self.squares.items():
-            diagonal[name] = whole(total) / self.steps
-            if not torch.isfinite(diagonal[name]).all():
+            diagonal[name] = total / self.steps
+            if not torch.isfinite(whole(diagonal[name].sum(dtype=torch.float64))):
                 raise MethodError(f"The Fisher information of '{name}' is not finite: a step's gradient overflows.")
         return diagonal

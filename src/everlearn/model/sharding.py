@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 
 def resharded(model: nn.Module) -> None:
@@ -33,16 +33,37 @@ def local(tensor: Tensor) -> Tensor:
 def shard_like(values: Tensor, parameter: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return the shard of `values` that corresponds to this process's shard of `parameter`, on its device.
 
+    What broadcasts to the parameter broadcasts to its shard, and is not expanded.
+
     Args:
-        values: a complete tensor that broadcasts to the complete parameter.
+        values: a complete tensor that broadcasts to the complete parameter, or one that is divided like it.
         parameter: a complete parameter or one that FSDP2 has sharded.
         dtype: type of the result; None for that of the parameter.
     """
-    dtype = dtype or parameter.dtype
-    if isinstance(parameter, DTensor):
-        whole = values.to(parameter.device).expand(parameter.shape).contiguous()
-        return distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local().to(dtype)
-    return values.to(device=parameter.device, dtype=dtype)
+    if isinstance(parameter, DTensor) and not isinstance(values, DTensor):
+        shape = (1,) * (parameter.dim() - values.dim()) + values.shape
+        dims = [placement.dim for placement in parameter.placements if isinstance(placement, Shard)]
+        if all(shape[dim] == 1 < parameter.shape[dim] for dim in dims):
+            return values.to(parameter.device, dtype or parameter.dtype)
+        values = values.reshape(shape)
+    return local(divided_like(values, parameter)).to(dtype or parameter.dtype)
+
+
+def divided_like(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return a tensor on the device of `parameter`, and divided over the processes if and only if that is.
+
+    Every process must call it.
+
+    Args:
+        values: a complete tensor of the parameter's shape, where it is divided, or one that is divided like it.
+        parameter: a complete parameter or one that FSDP2 has sharded.
+    """
+    values = values.to(parameter.device)
+    if not isinstance(parameter, DTensor):
+        return whole(values)
+    if isinstance(values, DTensor):
+        return values
+    return distribute_tensor(values.contiguous(), parameter.device_mesh, parameter.placements)
 
 
 def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -87,12 +108,27 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(values: Tensor, parameter: Tensor) -> Tensor:
-    """Gather the shards of a tensor that is laid out like `parameter`; every process must call it."""
+def of_shard(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return the tensor of which `values` is this process's part, if it is divided like `parameter`."""
     if not isinstance(parameter, DTensor):
         return values
     mesh, shape, stride = parameter.device_mesh, parameter.shape, parameter.stride()
-    return DTensor.from_local(values, mesh, parameter.placements, shape=shape, stride=stride).full_tensor()
+    return DTensor.from_local(values, mesh, parameter.placements, shape=shape, stride=stride)
+
+
+def gathered_on_one(tensors: Mapping[str, Tensor], keeps: bool) -> dict[str, Tensor]:
+    """Gather tensors one after the other into the host's memory of the process that keeps them; all must call it."""
+    complete = {}
+    for name, tensor in tensors.items():
+        value = whole(tensor)
+        if keeps:
+            complete[name] = value.cpu()
+    return complete
+
+
+def gathered(values: Tensor, parameter: Tensor) -> Tensor:
+    """Gather the shards of a tensor that is laid out like `parameter`; every process must call it."""
+    return whole(of_shard(values, parameter))
 
 
 def shared_parameters(model: nn.Module) -> list[str]:

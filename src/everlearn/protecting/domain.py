@@ -287,9 +287,11 @@ class ProtectedDomain:
                         f"row with all examples. {self._flattening}."
                     )
 
-    def save_state(self, folder: Path) -> None:
-        """Save the state of the methods beside a checkpoint in the middle of the domain."""
-        save_memories(folder, self.protection.methods)
+    def save_state(self, folder: Path, writes: bool = True) -> None:
+        """Save the state of the methods beside a checkpoint in the middle of the domain (on one process)."""
+        save_memories(folder, self.protection.methods, writes)
+        if not writes:
+            return
         if self.written is not None and self.written.size:
             self.written.save(folder / WRITTEN)
         facts = {"domain": self.stage.domain, "step": self.stage.step, "rows": self.protection.rows}

@@ -206,11 +206,10 @@ class Protected(_Base):
         if self.stopping is not None and not self.stopping.before_saving(self.state):
             return
         super()._save_checkpoint(model, trial)
-        if self.is_world_process_zero():
-            place = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            self.protected.save_state(place / FOLDER)
-            if self.stopping is not None:
-                self.stopping.saved(place)
+        place = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        self.protected.save_state(place / FOLDER, self.is_world_process_zero())
+        if self.is_world_process_zero() and self.stopping is not None:
+            self.stopping.saved(place)
 
 
 class _StepHooks(TrainerCallback):

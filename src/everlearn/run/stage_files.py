@@ -13,19 +13,28 @@ from everlearn.errors import RunError
 from everlearn.methods.base import Memory, Method
 from everlearn.model.options import Model
 from everlearn.model.peft_adapter import PeftAdapter
+from everlearn.model.sharding import gathered_on_one
 from everlearn.model.vocabulary_head import unwrap
 
 MEMORY = "memory"
 """Folder of the methods' memories, in the folder of a stage or of a checkpoint."""
 
 
-def save_memories(folder: Path, methods: Sequence[Method]) -> None:
-    """Save each method's memory as ``<method>.safetensors`` and ``<method>.json``; write no files for an empty one."""
+def save_memories(folder: Path, methods: Sequence[Method], writes: bool = True) -> None:
+    """Save each method's memory as ``<method>.safetensors`` and ``<method>.json``; write no files for an empty one.
+
+    Args:
+        folder: where to save.
+        methods: the methods.
+        writes: whether this process writes. In the middle of a domain all must call this: tensors may be divided over
+            them by FSDP2.
+    """
     for method in methods:
         memory = method.memory()
-        if memory.tensors:
-            files.save_tensors(folder / f"{method.name}.safetensors", memory.tensors, {"method": method.name})
-        if memory:
+        tensors = gathered_on_one(memory.tensors, writes)
+        if tensors:
+            files.save_tensors(folder / f"{method.name}.safetensors", tensors, {"method": method.name})
+        if memory and writes:
             files.write_json(folder / f"{method.name}.json", memory.facts)
 
 

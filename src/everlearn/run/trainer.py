@@ -329,13 +329,13 @@ class StageTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         with files.writing(folder / name), _output_dir(self.args, writing):
             super()._save_checkpoint(model, trial)
+            inside = writing / name
+            save_memories(inside / MEMORY, self.methods, self.is_world_process_zero())
             if self.is_world_process_zero():
-                inside = writing / name
                 (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml holds already
                 state = {"loader": self.loader.state_dict(), "processes": self.args.world_size}
                 state |= {"fingerprint": self._fingerprint, "seconds": self.seconds, "notes": self.stage.notes}
                 files.write_json(inside / DATA_STATE, state)
-                save_memories(inside / MEMORY, self.methods)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
             with files.writing(folder / name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +14,7 @@ from everlearn.importance import TrainingFisher, gradient_moment, labels_of_the_
 from everlearn.methods.base import FORWARD, Cost, Mask, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
 from everlearn.methods.state import Fact, Tensors
-from everlearn.model.sharding import gathered
+from everlearn.model.sharding import of_shard
 from everlearn.model.training_mode import evaluating, training
 
 _RESCALED = "https://aclanthology.org/2022.coling-1.403/"
@@ -119,7 +118,6 @@ class EWC(MeasuredPenalty):
         measures, sampled = self.config.strength > 0 and passes, self.config.labels == "model"
         self.needs = replace(self.needs, importance_pass=measures, losses=measures, predictions=sampled)
         self._gathered = TrainingFisher()
-        self.reads_shards = not self.config.include_penalty  # which depends on the weights beside the model's output
         if self.reads_gradients:
             self._refuse_other_sources()
 
@@ -137,7 +135,7 @@ class EWC(MeasuredPenalty):
 
     @property
     def reads_gradients(self) -> bool:
-        return bool(self.config.gradients == "steps")
+        return bool(self.config.gradients == "steps" and self.config.anchor != "base")
 
     def reads_step(self, stage: Stage) -> bool:
         """Return whether a step is one of the last."""
@@ -151,6 +149,8 @@ class EWC(MeasuredPenalty):
             return beside
         beside = self.with_passes(beside, self.config.samples, 1 + FORWARD * (self.config.labels == "model"))
         copy = beside.memory_bytes // 2
+        if self.config.include_penalty:  # its gradients
+            beside = replace(beside, measuring_bytes=beside.measuring_bytes + copy)
         if self.reads_gradients:  # no per-sample gradients, and the sums exist already
             measuring = beside.measuring_bytes - copy
             return replace(beside, memory_bytes=3 * copy, measuring_bytes=measuring, passes_per_domain=0)
@@ -161,8 +161,8 @@ class EWC(MeasuredPenalty):
         if self.config.strength and self.reads_step(stage):
             weights = self.held(stage)
             gradients = self.task_gradients(weights).items()
-            complete = {name: gathered(value, weights[name].parameter) for name, value in gradients}
-            self._gathered.add(complete, stage.rows_per_step)
+            shards = {name: of_shard(value, weights[name].parameter) for name, value in gradients}
+            self._gathered.add(shards, stage.rows_per_step)
         return None
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
@@ -170,12 +170,8 @@ class EWC(MeasuredPenalty):
         if self._gathered.steps:
             fisher, self._gathered = self._gathered.result(), TrainingFisher()
             return fisher
-        placed = self._place(stage.model) if self.config.include_penalty else []
-
-        def losses(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-            per_sample = stage.objective.per_sample_loss(model, batch)
-            return per_sample + self._penalty(placed) if placed else per_sample
-
+        held = self.held(stage)
+        own = self._slopes(self._place(stage.model)) if self.config.include_penalty else {}
         batches = stage.batches(self.config.samples, source)
         if self.config.labels == "model":
             batches = labels_of_the_model(stage.model, batches, stage.objective, stage.seed, self.name, stage.domain)
@@ -184,9 +180,10 @@ class EWC(MeasuredPenalty):
             return gradient_moment(
                 stage.model,
                 batches,
-                losses,
-                names=list(self.held(stage)),
+                stage.objective.per_sample_loss,
+                names=list(held),
                 power=2 if squared else 1,
                 batch_means=self.config.gradients == "batch",
+                constant={name: own[number] for name, w in held.items() if (number := id(w.parameter)) in own},
                 called="Fisher information" if squared else "Importance",
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -66,6 +67,7 @@ class Penalty(Method):
     """
 
     needs = Needs(memory="statistics")
+    reads_shards = True
     halved: ClassVar[bool] = True
 
     class Config(MethodConfig):
@@ -174,7 +176,8 @@ class Penalty(Method):
         if not self.config.strength:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        return Cost(memory_bytes=8 * numbers, exact_bytes=4 * numbers, disk_bytes=8 * numbers)
+        # Memory is in the host's memory, and what lies beside the parameters are shards.
+        return Cost(memory_bytes=8 * numbers, whole_bytes=0, exact_bytes=4 * numbers, disk_bytes=8 * numbers)
 
     # -- a domain ---------------------------------------------------------------------------------------------
 
@@ -256,8 +259,9 @@ class Penalty(Method):
         for name in list(new):
             # Tensors are gathered and freed one by one, so that there are never two copies of all.
             old, old_anchor = self._importance.pop(name, None), self._anchor.pop(name, None)
-            value, weight = whole(new.pop(name)), weights[name]
+            weight = weights[name]
             anchor = gathered(weight.value().detach(), weight.parameter).to(torch.float32, copy=True)
+            value = whole(new.pop(name)).to(anchor.device)
             if old is not None and old_anchor is not None:
                 old = old.to(value.device)
                 if self._separate:
@@ -296,6 +300,15 @@ class Penalty(Method):
         terms = [self._term(*each) for each in placed]
         total = value_over_shards(torch.stack(terms), [weight.parameter for weight, _, _ in placed]).sum()
         return self.config.strength * self.factor * self.norm.of(total + self._constant if self._constant else total)
+
+    def _slopes(self, placed: Placed) -> dict[int, Tensor]:
+        """Return the gradients of the penalty, laid out like the parameters, by the ids of these."""
+        if not placed:
+            return {}
+        parameters = [weight.parameter for weight, _, _ in placed]
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(self._penalty(placed), parameters)
+        return {id(parameter): slope for parameter, slope in zip(parameters, slopes, strict=True)}
 
     def _term(self, weight: Weight, importance: Tensor, anchor: Tensor) -> Tensor:
         def term() -> Tensor:
@@ -336,12 +349,8 @@ class Penalty(Method):
 
     def task_gradients(self, weights: Mapping[str, Weight]) -> dict[str, Tensor]:
         """Return the local gradients of the weights without the part of the penalty, float32."""
-        own: dict[int, Tensor] = {}
-        if placed := [each for each in self._in_loss or () if not each[0].adapted]:
-            held = [weight.parameter for weight, _, _ in placed]
-            with torch.enable_grad():
-                parts = torch.autograd.grad(self._penalty(placed), held)
-            own = {id(parameter): local(part) for parameter, part in zip(held, parts, strict=True)}
+        placed = [each for each in self._in_loss or () if not each[0].adapted]
+        own = {number: local(part) for number, part in self._slopes(placed).items()}
         gradients = {
             name: local(weight.parameter.grad).float() - own.get(id(weight.parameter), 0.0)
             for name, weight in weights.items()
@@ -375,7 +384,6 @@ class MeasuredPenalty(Penalty):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self.reads_shards = True
         if not (self.config.strength and self.measures_base):
             self.idle |= {"begin_domain"}
 
@@ -405,9 +413,7 @@ class MeasuredPenalty(Penalty):
         sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         numbers, largest = sum(sizes), max(sizes, default=0)
         joining = 4 * numbers + JOINING * largest if self.config.anchor == "separate" else 0
-        # Memory is in the host's memory, and what is placed beside the parameters are shards.
-        whole_bytes = None if self.reads_gradients else 0
-        return replace(beside, whole_bytes=whole_bytes, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
+        return replace(beside, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
 
     def with_passes(self, cost: Cost, samples: int, each: float = 1.0) -> Cost:
         """Add the passes of a measurement to a cost, after each domain and once for the base model.
@@ -486,9 +492,10 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
                 f"Method '{label}' remembers '{name}' with shape {tuple(values.shape)}, which the model does not have. "
                 "Its memory belongs to another model."
             )
+    beside = partial(shard_like, dtype=torch.float32)
     # A tied weight is penalised once. The order does not depend on a file, so the rounding of the sum is reproducible.
     return [
-        (weight, _beside(importance[name], weight.parameter), _beside(anchors[name], weight.parameter))
+        (weight, beside(importance[name], weight.parameter), beside(anchors[name], weight.parameter))
         for name, weight in weights.items()
         if weight.trained and name in importance
     ]
@@ -510,11 +517,6 @@ def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Ten
     apart = here - there
     constant = float((known * share * apart.square()).sum(dtype=torch.float64))
     return there.add_(share * apart), constant
-
-
-def _beside(values: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Shard values like :func:`shard_like`, always in float32; a single number for a tensor is kept."""
-    return shard_like(values, parameter, torch.float32) if values.dim() else values.to(parameter.device)
 
 
 def _free(model: nn.Module, exclude: tuple[str, ...]) -> set[int]:

@@ -14,7 +14,7 @@ from everlearn.methods.base import Cost, Mask, Stage, register
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.methods.state import Tensors
 from everlearn.model.adapted import weights_of
-from everlearn.model.sharding import gathered
+from everlearn.model.sharding import divided_like, local, of_shard, shard_like
 
 
 @register
@@ -64,26 +64,14 @@ class SI(Penalty):
         beside = super().cost(model)
         return replace(beside, memory_bytes=3 * beside.memory_bytes)
 
-    def begin_domain(self, stage: Stage) -> None:
-        """Initialise ω, unless a resumed stage has it in its memory."""
-        self._placed = None
-        if self.config.strength:
-            self._follow(stage)
-
     def begin_training(self, stage: Stage) -> None:
+        """Initialise ω, unless a resumed stage has it in its memory."""
         super().begin_training(stage)
-        if self.config.strength and stage.rounded is not None:  # before the adapters were attached, nothing was trained
-            self._follow(stage)
-
-    def _follow(self, stage: Stage) -> None:
-        weights = weights_of(stage.model)
-        if not self._start:
-            self._start = {
-                name: weight.value().detach().to(torch.float32, copy=True) for name, weight in self.held(stage).items()
-            }
-            self._path = {name: torch.zeros_like(value) for name, value in self._start.items()}
-        for part in (self._start, self._path):
-            part.update({name: value.to(weights[name].parameter.device) for name, value in part.items()})
+        if self.config.strength and not self._start:
+            for name, weight in self.held(stage).items():
+                start = weight.value().detach().to(torch.float32, copy=True)
+                self._start[name] = of_shard(start, weight.parameter)
+                self._path[name] = torch.zeros_like(self._start[name])
 
     @property
     def reads_gradients(self) -> bool:
@@ -100,8 +88,8 @@ class SI(Penalty):
         """Update ω ← ω − g · Δθ."""
         weights = weights_of(stage.model)
         for name, (gradient, before) in self._step.items():
-            work = gradient.mul_(weights[name].value().detach() - before)
-            self._path[name].sub_(gathered(work, weights[name].parameter))
+            path = self._path[name] = divided_like(self._path[name], weights[name].parameter)
+            local(path).sub_(gradient.mul_(weights[name].value().detach() - before))
         self._step.clear()
 
     def end_training(self, stage: Stage) -> None:
@@ -110,8 +98,10 @@ class SI(Penalty):
             self._read_exact(stage)
         weights = weights_of(stage.model)
         for name, path in self._path.items():
-            change = weights[name].value().detach() - self._start[name].to(weights[name].parameter.device)
-            self._learnt[name] = (path.to(change.device) / (change.square() + self.config.damping)).clamp_(min=0)
+            parameter = weights[name].parameter
+            work, start = (shard_like(each, parameter, torch.float32) for each in (path, self._start[name]))
+            change = weights[name].value().detach() - start
+            self._learnt[name] = of_shard((work / (change.square() + self.config.damping)).clamp_(min=0), parameter)
         self._path, self._start = {}, {}
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
