@@ -48,6 +48,7 @@ class DAS(Method):
     paper = "https://arxiv.org/abs/2302.03241"
     needs = Needs(importance_pass=True, peft=False, predictions=True, anatomy=True, memory="statistics")
     importance_samples = True
+    reads_shards = True
     variants = VARIANTS
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0, "contrast": 0}
 
@@ -138,7 +139,7 @@ class DAS(Method):
             return Cost(passes_per_step=extra * options.contrast_fraction)
         sites = self._sites(layout)
         units = sum(site.units for site in sites)
-        held = (12 if options.contrast_kind == "specific" else 8) * units
+        held, copies = (12 if options.contrast_kind == "specific" else 8) * units, 0
         if options.strength:
             ones = {site.name: torch.ones(site.units) for site in sites}
             factors = mask_factors(model, layout, ones, options.qkv_mask_axis)
@@ -146,11 +147,12 @@ class DAS(Method):
             # Each factor is held by this method and, beside its parameter, by the training step.
             held += sum(8 * factor.numel() for factor in factors.values())
             if options.apply_to == "update":
-                held += sum(parameters[name].numel() * parameters[name].element_size() for name in factors)
+                copies = sum(parameters[name].numel() * parameters[name].element_size() for name in factors)
         measured = options.samples if options.scores == "measured" else 0
         general = {"none": 0, "corpus_loss": 1}.get(options.general, 2)
         return Cost(
-            memory_bytes=held,
+            memory_bytes=held + copies,
+            whole_bytes=held,
             measuring_bytes=8 * units if measured else 0,
             disk_bytes=8 * units,
             passes_per_step=extra * options.contrast_fraction,

@@ -19,7 +19,7 @@ from everlearn.methods.cost import usual_row
 from everlearn.methods.rehearsal.rows_in_batch import own_rows, refuse_encoder_decoder, refuse_other_width
 from everlearn.methods.state import Fact, Tensors, TextRows
 from everlearn.model.objectives import Outputs, row_means
-from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
+from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards
 from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
 
@@ -95,6 +95,7 @@ class Forever(Method):
     paper = "https://arxiv.org/abs/2601.03938"
     kinds = ("replay", "prior-focused")
     needs = Needs(old_data=True)
+    reads_shards = True
     identity: ClassVar[dict[str, Any] | None] = {"sample": 0}
 
     class Config(MethodConfig):
@@ -143,7 +144,9 @@ class Forever(Method):
         numbers = sum(parameter.numel() for parameter in model.parameters())
         rows = math.ceil(self.config.sample * USUAL_ROWS) * usual_row(getattr(model, "config", None)) * 12
         share = min(1.0, len(self.config.days) * self.config.sample)
-        return Cost(memory_bytes=8 * numbers + rows, disk_bytes_per_domain=rows, passes_per_step=share)
+        return Cost(
+            memory_bytes=8 * numbers + rows, whole_bytes=rows, disk_bytes_per_domain=rows, passes_per_step=share
+        )
 
     # -- a domain ----------------------------------------------------------------------------------------------
 
@@ -153,7 +156,7 @@ class Forever(Method):
             return
         trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
         self._trained = list(trained.values())
-        self._start = self._start or {name: whole(p.detach()).clone() for name, p in trained.items()}
+        self._start = self._start or {name: p.detach().clone() for name, p in trained.items()}
         self._held = [shard_like(self._start[name], p, torch.float32) for name, p in trained.items()]
         self._before = [local(p).clone() for p in self._trained]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.state import Tensors
-from everlearn.model.sharding import local, shard_like, whole
+from everlearn.model.sharding import local, shard_like
 from everlearn.ranges import Between, ranges
 
 
@@ -32,6 +32,7 @@ class Reptile(Method):
     summary = "interpolates back to earlier weights every k steps"
     paper = "https://arxiv.org/abs/2508.01908"
     needs = Needs(memory="parameters")
+    reads_shards = True
     identity: ClassVar[dict[str, Any] | None] = {"epsilon": 1}
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
@@ -59,7 +60,7 @@ class Reptile(Method):
         if self.config.epsilon == 1:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters())
-        return Cost(memory_bytes=4 * numbers)
+        return Cost(memory_bytes=4 * numbers, whole_bytes=0)
 
     def begin_training(self, stage: Stage) -> None:
         """Set θ_prev to the weights at the beginning of the domain; a resumed stage has it in its memory."""
@@ -90,4 +91,4 @@ class Reptile(Method):
         return {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
 
     def _weights(self, stage: Stage) -> dict[str, Tensor]:
-        return {name: whole(p.detach()).clone() for name, p in self._trained(stage).items()}
+        return {name: p.detach().clone() for name, p in self._trained(stage).items()}
