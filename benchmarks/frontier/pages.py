@@ -36,7 +36,10 @@ OF_THE_METHOD = (
     "settings than its rivals. Plain training forgets less at lower rates too, but [learns less]"
     "(#plain-training-at-other-learning-rates). `everlearn init` writes this method with a learning rate from [a rule "
     "for models of any size](../learning-rates.md). What is known about larger models is on the page about [real "
-    "pretrained models](real-models.md)."
+    "pretrained models](real-models.md).\n\nThe text of the masked stream was chosen so that plain training learns and "
+    "forgets it in so few steps: of the causal stream's text the encoder learnt next to nothing. At its rate plain "
+    "training ends worse than the base model on the causal stream, so shares of its forgetting look small; *Held at "
+    "the end*, on the pages of the streams, compares what is left."
 )
 COLUMNS = ("Row", "Configuration", "Runs", "Old data", "Steps", "Compute", "Time")
 """Of a table, before the shares."""
@@ -53,10 +56,10 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     fresh: dict[str, Any] = {}  # stream → scores by the seeds that chose no strength
     for stream in STREAMS:
         if PLAIN in (lines := lines_of(results / stream)):
-            steps = int(yaml.safe_load((recipes / f"{stream}.yaml").read_text())["train"]["max_steps"])
+            recipe = yaml.safe_load((recipes / f"{stream}.yaml").read_text())
             first, others = lines_of(results / stream, FIRST), lines_of(results / stream, without=FIRST)
             fresh[stream] = choice.scored(others)
-            page = StreamPage(stream, rows[stream], lines, first, others, steps, arithmetic(results / stream))
+            page = StreamPage(stream, rows[stream], lines, first, others, recipe, arithmetic(results / stream))
             found["streams"][stream] = page.as_data()
             files.write_text(place / f"frontier-{stream}.md", page.text(place, penalties))
     name = choice.recommended(results) if len(found["streams"]) == len(STREAMS) else None
@@ -77,7 +80,7 @@ class StreamPage:
         lines: by name, over all seeds.
         first: the same over the first seed, which strengths are chosen with.
         others: the same over the other seeds, which say how good what was chosen is.
-        steps: of plain training, for each domain.
+        recipe: what all rows share.
         arithmetic: what :func:`arithmetic` says of its cells.
     """
 
@@ -88,10 +91,11 @@ class StreamPage:
         lines: Mapping[str, Line],
         first: Mapping[str, Line],
         others: Mapping[str, Line],
-        steps: int,
+        recipe: Mapping[str, Any],
         arithmetic: str = "",
     ) -> None:
-        self.stream, self.rows, self.lines, self.first, self.steps = stream, rows, lines, first, steps
+        self.stream, self.rows, self.lines, self.first, self.recipe = stream, rows, lines, first, recipe
+        self.steps = int(recipe["train"]["max_steps"])
         self.arithmetic = arithmetic
         self.plain = lines[PLAIN]
         self.chosen = choice.chosen(rows, first)
@@ -125,9 +129,8 @@ class StreamPage:
 
     def text(self, place: Path, penalties: Sequence[str]) -> str:
         """The page; its pictures are written beside it."""
-        parts = [f"# The frontier of learning and forgetting: the {self.stream} stream", self._begin()]
+        parts = [f"# The frontier of learning and forgetting: the {self.stream} stream", self.verdict(), self._begin()]
         parts += [markdown_table(self._table("Each row at its chosen strength", self._one_each()), 2)]
-        parts += ["## Verdict", self.verdict()]
         groups = {
             "": [row for row in self.rows if row not in penalties],
             "-penalties": [*BESIDE_PENALTIES, *penalties] if any(row in self.chosen for row in penalties) else [],
@@ -146,8 +149,14 @@ class StreamPage:
         numbers = {name: self.plain.numbers[name].value or 0.0 for name in NUMBERS}
         learnt, forgotten, drift = numbers.values()
         regime = "both" if min(learnt, forgotten) >= REGIME else "**not both**"
+        model, train = self.recipe["model"], self.recipe["train"]
+        path = model if isinstance(model, str) else model["path"]
+        domains = [domain["name"] for domain in self.recipe["domains"]]
         return (
-            f"Written by `{COMMAND}`. The recipe is `benchmarks/frontier/{self.stream}.yaml`, the rows are in "
+            f"The model of `{path}` learns {', '.join(domains)}, one after another, in {self.steps} steps of "
+            f"{train['per_device_train_batch_size']} rows of {self.recipe['data']['block_size']} tokens each, in one "
+            "order."
+            f"\n\nWritten by `{COMMAND}`. The recipe is `benchmarks/frontier/{self.stream}.yaml`, the rows are in "
             "`rows.yaml`, and [the rule](frontier.md#the-rule) that chooses a row's strength is in "
             f"`choice.py`.\n\nPlain training learns {learnt:.3f} bits per byte, forgets {forgotten:.3f} of the "
             f"earlier domains, and lets general text drift by {drift:.3f} ({_count(len(self.plain.runs), 'seed')}). "

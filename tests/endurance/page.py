@@ -13,10 +13,10 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "endurance.md"
 BEGINNING = """# Endurance
 
-This page reports commands that are killed or refused by the system, wrong inputs, and streams of hundreds of domains.
+This page reports commands that are killed or refused by the system, wrong inputs, and streams of many domains.
 Every case is generated from its number, so it can be repeated. Every number below is read from the records beside this
 page, `endurance-*.json`. The aim is 1,000 different faults, 100,000 inputs, and 200 domains
-with every method that has a memory.
+with every method that has a memory; the records have {}, {} and {}.
 """
 FAULTS = """## Faults
 
@@ -118,9 +118,11 @@ def page() -> str:
     found = {path.stem.partition("-")[2]: files.read_json(path) for path in sorted(RESULTS.glob("endurance-*.json"))}
     methods = {name for run in found["faults"] for name in run["methods"]}
     refused = sorted({name for run in found["faults"] for name in run["refused by the tiny models"]})
+    cases = (sum(sum(run["cases"].values()) for run in found[kind]) for kind in ("faults", "fuzz"))
+    stages = found["soak"][-1]["stages"] if "soak" in found else 0
     return "\n".join(
         [
-            BEGINNING,
+            BEGINNING.format(*(f"{number:,}" for number in (*cases, stages))),
             FAULTS.format(methods=len(methods), refused=named(refused) or "none"),
             counts(found["faults"]) + repeated(found["faults"]),
             FUZZ,

@@ -17,7 +17,6 @@ from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_
 from everlearn.wording import count
 from everlearn_bench.claims.constant_predictions import constant_table
 from everlearn_bench.claims.judge import FAILS, HOLDS, MISSING, OPEN, SAMPLED, Finding, Judged, judge
-from everlearn_bench.claims.order_effects import effect_tables
 from everlearn_bench.suites import Suite
 from everlearn_bench.suites.claims import TRANSFER, ClaimQuestion, Number
 
@@ -100,9 +99,6 @@ def page(
         parts.append(markdown_table(claim_table(number, each, titles, orders, beside), 3))
     if (constant := constant_table(cells)) is not None:
         parts += ["## Which end tasks can tell methods apart", markdown_table(constant, 3)]
-    effects = effect_tables(cells, suite)
-    parts.append("## Effects of the order")
-    parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]
     return "\n\n".join(parts) + "\n"
 
 
