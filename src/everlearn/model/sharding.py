@@ -61,9 +61,10 @@ def divided_like(values: Tensor, parameter: Tensor) -> Tensor:
     values = values.to(parameter.device)
     if not isinstance(parameter, DTensor):
         return whole(values)
-    if isinstance(values, DTensor):
+    mesh, placements = parameter.device_mesh, parameter.placements
+    if isinstance(values, DTensor) and (values.device_mesh.shape, values.placements) == (mesh.shape, placements):
         return values
-    return distribute_tensor(values.contiguous(), parameter.device_mesh, parameter.placements)
+    return distribute_tensor(whole(values).contiguous(), mesh, placements)
 
 
 def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -114,6 +115,11 @@ def of_shard(values: Tensor, parameter: Tensor) -> Tensor:
         return values
     mesh, shape, stride = parameter.device_mesh, parameter.shape, parameter.stride()
     return DTensor.from_local(values, mesh, parameter.placements, shape=shape, stride=stride)
+
+
+def kept(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return this process's part of a tensor for the memory: divided like the parameter, or in the host's memory."""
+    return of_shard(values, parameter) if isinstance(parameter, DTensor) and values.dim() else values.cpu()
 
 
 def gathered_on_one(tensors: Mapping[str, Tensor], keeps: bool) -> dict[str, Tensor]:

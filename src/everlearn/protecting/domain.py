@@ -223,8 +223,7 @@ class ProtectedDomain:
         with as_its_class_computes(stage.model):
             self.protection.end(blueprint)
         forgetting = [text.forgetting(stage.model, stage.batch_size, self._bf16) for text in self._held_out]
-        if writes:
-            self.folder.save(self.protection.methods, stage.domain)
+        self.folder.save(self.protection.methods, stage.domain, writes)
         place = self.folder.newest if writes else None
         self._report = ProtectionReport(
             domain=stage.domain,

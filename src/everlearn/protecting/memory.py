@@ -69,8 +69,17 @@ class MemoryFolder:
             )
         load_memories(self.newest, methods)
 
-    def save(self, methods: Sequence[Method], domain: str) -> None:
-        """Save the memory of the methods after a domain; the previous one is removed once this one is complete."""
+    def save(self, methods: Sequence[Method], domain: str, writes: bool = True) -> None:
+        """Save the memory of the methods after a domain; the previous one is removed once this one is complete.
+
+        Args:
+            methods: the methods.
+            domain: name of the domain.
+            writes: whether this process writes; all must call it (:func:`save_memories`).
+        """
+        if not writes:
+            save_memories(self.path, methods, writes=False)
+            return
         self.check_unchanged()
         domains, before = [*self.domains, domain], self.newest
         place = self.path / f"stage-{len(domains):02d}-{domain}"

@@ -124,7 +124,9 @@ class StageTraining:
         run, stage, name = self.run, self.stage, self.domain.name
         facts = self._facts()
         self.time.update_forecast(resumed=self.checkpoint is not None)
-        if self.writes:
+        if not self.writes:
+            save_memories(Path(), self.methods, writes=False)
+        else:
             model = stage.model
             for method in reversed(self.methods):
                 model = method.export(model)
@@ -133,10 +135,10 @@ class StageTraining:
                 run.reporter.activity(f"Saving {name}", 1) as done,
                 files.new_folder(run.folder.stage(self.index, name)) as folder,
             ):
+                save_memories(folder / MEMORY, self.methods)  # first, as the other processes wait for it
                 save_model(model, stage.tokenizer, folder, adapter, run.recipe.model)
                 if run.recipe.run.stage_dtype != "float32":
                     recast(folder, run.recipe.run.stage_dtype)
-                save_memories(folder / MEMORY, self.methods)
                 if self.carried is not None:
                     optimizer_state.save(folder, self.carried)
                 files.write_json(folder / "stage.json", facts)

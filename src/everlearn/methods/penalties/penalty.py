@@ -29,7 +29,7 @@ from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.adapted import Weight, use_exact, weights_of
 from everlearn.model.objectives import Outputs
-from everlearn.model.sharding import gathered, local, shard_like, value_over_shards, whole
+from everlearn.model.sharding import kept, local, shard_like, sum_over_shards, value_over_shards, whole
 from everlearn.model.vocabulary_head import output_head
 from everlearn.ranges import Around, Between, ranges
 
@@ -249,7 +249,10 @@ class Penalty(Method):
                 own.copy_(anchor + self.norm.pulled(own - anchor, pull))
 
     def consolidate(self, stage: Stage, domain: str, source: BlockSource | None = None) -> None:
-        """Add the importance at the current weights, and move the anchor; both are in the host's memory afterwards."""
+        """Add the importance at the current weights, and move the anchor.
+
+        Both are in the host's memory afterwards, or beside the shards of a divided model and divided like it.
+        """
         with stage.as_plain():
             new = self._normalised(self.importance_of(stage, source), stage.model)
         weights, seen = weights_of(stage.model), len(self._measured)
@@ -257,21 +260,21 @@ class Penalty(Method):
         fading = seen if mean else self.config.decay
         self._constant *= fading
         for name in list(new):
-            # Tensors are gathered and freed one by one, so that there are never two copies of all.
+            # Tensors are moved and freed one by one, so that there are never two copies of all.
             old, old_anchor = self._importance.pop(name, None), self._anchor.pop(name, None)
-            weight = weights[name]
-            anchor = gathered(weight.value().detach(), weight.parameter).to(torch.float32, copy=True)
-            value = whole(new.pop(name)).to(anchor.device)
+            parameter = weights[name].parameter
+            beside = partial(shard_like, parameter=parameter, dtype=torch.float32)
+            value, anchor = beside(new.pop(name)), weights[name].value().detach().to(torch.float32, copy=True)
             if old is not None and old_anchor is not None:
-                old = old.to(value.device)
+                old = beside(old)
                 if self._separate:
-                    old_anchor = old_anchor.to(anchor.device).lerp_(anchor, self.config.follow)
+                    old_anchor = beside(old_anchor).lerp_(anchor, self.config.follow)
                     anchor, apart = joined(old_anchor, old * fading, anchor, value)
-                    self._constant += apart
+                    self._constant += float(sum_over_shards(torch.tensor([apart], device=anchor.device), [parameter]))
                 value.add_(old, alpha=fading)
                 if mean:
                     value.div_(seen + 1)
-            self._importance[name], self._anchor[name] = value.cpu(), anchor.cpu()
+            self._importance[name], self._anchor[name] = kept(value, parameter), kept(anchor, parameter)
         if mean:
             self._constant /= seen + 1
         # Parameters that were frozen in this domain keep their importance.
@@ -328,7 +331,7 @@ class Penalty(Method):
             return
         rate = max(group.get("initial_lr", group["lr"]) for group in stage.optimizer.param_groups)  # type: ignore[union-attr]
         # From full tensors: a shard may be empty, and all processes must agree.
-        largest = max(float(importance.max()) for importance in self._importance.values())
+        largest = max(float(whole(importance).max()) for importance in self._importance.values())
         step = rate * self.config.strength * self.factor * largest
         if step >= 2:
             stage.notes.append(
