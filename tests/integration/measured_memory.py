@@ -19,7 +19,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.methods.penalties.si import SI
-from everlearn.model.sharding import local
+from everlearn.model.sharding import Blueprint, local
 from everlearn.run.trainer import StageTrainer
 
 
@@ -34,6 +34,7 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     before_update, on_step_end, fit = Protection.before_update, StageTrainer.on_step_end, StageTrainer.fit
     divided_sums, full_tensor = gradient_moments.divided_sums, DTensor.full_tensor
+    end_domain = Protection.end
 
     def before(self: Protection) -> None:
         parameters = list(self.stage.model.parameters())
@@ -48,6 +49,12 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
                     held += [*method._path.values(), *method._start.values(), *tree_leaves(method._step)]
                 found[f"method {method.label}"] = held_by(held)
         before_update(self)
+
+    def finish(self: Protection, blueprint: Blueprint | None = None) -> None:
+        end_domain(self, blueprint)
+        for method in self.methods:
+            if blueprint is not None and isinstance(method, Penalty):
+                found["kept between domains"] = held_by([*method._importance.values(), *method._anchor.values()])
 
     def end(self: StageTrainer) -> None:
         found["optimizer"] = held_by(tree_leaves([dict(each) for each in self._own_optimizer.state.values()]))
@@ -71,7 +78,7 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
         return made
 
     Protection.before_update, StageTrainer.on_step_end = before, end  # type: ignore[method-assign]
-    StageTrainer.fit = train  # type: ignore[method-assign]
+    StageTrainer.fit, Protection.end = train, finish  # type: ignore[method-assign, assignment]
     gradient_moments.divided_sums = sums
     try:
         learner = ContinualLearner(recipe)
@@ -83,7 +90,7 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
     finally:
         gradient_moments.divided_sums = divided_sums
         Protection.before_update, StageTrainer.on_step_end = before_update, on_step_end  # type: ignore[method-assign]
-        StageTrainer.fit = fit  # type: ignore[method-assign]
+        StageTrainer.fit, Protection.end = fit, end_domain  # type: ignore[method-assign]
     files.write_json(folder / f"{recipe.run.name}-{learner.processes.process_index}.json", found)
     return found
 

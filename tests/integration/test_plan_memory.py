@@ -291,6 +291,8 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
         for part in (*EXACT, *(part for part in expected if part.startswith("method"))):
             assert expected[part] == max(rank[part] for rank in ranks), (name, part)
         assert all(rank.get("largest tensor gathered in steps", 0) <= 1 for rank in ranks), "numbers such as a norm"
+        if "fsdp" in name:  # importance and anchor; gradients are padded to equal shards
+            assert max(rank["kept between domains"] for rank in ranks) <= 1.1 * 2 * expected["weights"]
         if name == "fsdp":
             between = make_plan(of, measure=False, devices=2).measuring
             assert between["weights"] == max(rank["weights while measuring"] for rank in ranks)
