@@ -176,7 +176,7 @@ class Penalty(Method):
         if not self.config.strength:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        # Memory is in the host's memory, and what lies beside the parameters are shards.
+        # Under FSDP2 both are shards; what was read from a file is in the host's memory.
         return Cost(memory_bytes=8 * numbers, whole_bytes=0, exact_bytes=4 * numbers, disk_bytes=8 * numbers)
 
     # -- a domain ---------------------------------------------------------------------------------------------
