@@ -257,6 +257,19 @@ def test_the_demo_page_and_its_picture_show_the_committed_cells() -> None:
     assert "results/demo.svg)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
+def test_the_readme_says_how_many_claims_are_decided() -> None:
+    quoted = re.findall(
+        r"\[(\d+) of (\d+) claims decided\]\((docs/claims[\w-]*\.md)\)", (ROOT / "README.md").read_text()
+    )
+    assert len(quoted) == 4
+    for decided, every, place in quoted:
+        head = (ROOT / place).read_text(encoding="utf-8").split("\n\n")[1]
+        verdicts = head.rpartition("Verdict")[2]  # for these tasks, where there are two kinds
+        counts = [int(number) for number in re.findall(r"(?:holds|does not hold) here: (\d+)", verdicts)]
+        assert f"**{every} claims**" in head
+        assert sum(counts) == int(decided), place
+
+
 README_MODEL = "FacebookAI/roberta-base"
 
 
