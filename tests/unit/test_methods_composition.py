@@ -102,6 +102,9 @@ def test_what_does_not_go_together_is_refused() -> None:
         check(["ensemble", "elle"])
     for other in ("replay", "das", "inc_lora"):
         check([other, "ensemble"])
+    with pytest.raises(MethodError, match=r"'ewc' keeps weights close.*'ensemble' starts the next domain from others"):
+        check(["ensemble", "ewc"])
+    check(["ensemble", "ewc"], start="previous")
 
 
 def _stage(models: list[nn.Module], objective: str = "causal") -> Stage:

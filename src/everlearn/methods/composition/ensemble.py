@@ -66,6 +66,7 @@ class DomainEnsemble(Method):
         super().__init__(config, **options)
         self.goes_back = self.config.start == "base"
         self.needs = replace(type(self).needs, base_model=self.goes_back)
+        self.idle = frozenset() if self.goes_back else frozenset({"starting_weights"})
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
