@@ -208,7 +208,7 @@ BENCHMARKS = [
     System(
         "Curve of MIGU's threshold",
         "everlearn sweep recipe.yaml --methods migu --set "
-        "method.threshold=0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,0.95,0.99",
+        "method.migu.threshold=0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,0.95,0.99",
         "tests/unit/test_method_migu.py",
         ["small-rows.md"],
         "on all weights and on LoRA, one seed, with lower rates beside it",
