@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,8 @@ def test_refusals() -> None:
     with pytest.raises(MethodError, match="'threshold'"):
         make(threshold=1.0)
     method = make()
+    with pytest.raises(MethodError, match="'inf_lora' was not tried with quantised weights"):
+        check_methods([method], replace(stages.setting(model, [method]), rounded=True))
     stages.learn([method], stages.stage(copy.deepcopy(model)))
     other = make(target_modules="attention")
     other.load_memory(method.memory())

@@ -68,6 +68,11 @@ class InfLoRA(IncLoRA):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
+        if setting.rounded:
+            raise MethodError(
+                f"Method '{self.label}' was not tried with quantised weights, from which it cannot tell how many inputs "
+                "a layer has. Remove `model.quantization_config`, or use `inc_lora`."
+            )
         if self.config.use_dora:
             raise MethodError(
                 f"Method '{self.label}', option 'use_dora': a learnt magnitude changes the answers to all inputs, also "
