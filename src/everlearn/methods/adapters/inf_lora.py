@@ -70,8 +70,8 @@ class InfLoRA(IncLoRA):
         super().check(setting)
         if setting.rounded:
             raise MethodError(
-                f"Method '{self.label}' was not tried with quantised weights, from which it cannot tell how many inputs "
-                "a layer has. Remove `model.quantization_config`, or use `inc_lora`."
+                f"Method '{self.label}' was not tried with quantised weights, from which it cannot tell how many "
+                "inputs a layer has. Remove `model.quantization_config`, or use `inc_lora`."
             )
         if self.config.use_dora:
             raise MethodError(
