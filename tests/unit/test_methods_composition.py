@@ -181,7 +181,11 @@ def test_what_a_later_model_has_and_an_earlier_one_has_not_is_refused() -> None:
         methods = [build("selective_init"), build(name)]
         with pytest.raises(MethodError, match=f"'selective_init' goes back to earlier models.*'{name}'"):
             SelectiveInit.check(methods[0], stages.setting(model, methods))
-    check_methods([*map(build, ("selective_init", "ewc", "replay"))], stages.setting(model, []))
+    methods = [*map(build, ("selective_init", "replay"))]
+    check_methods(methods, stages.setting(model, methods))
+    methods = [*map(build, ("selective_init", "ewc"))]
+    with pytest.raises(MethodError, match="starts the next domain from others"):
+        check_methods(methods, stages.setting(model, methods))
     assert not overrides(SelectiveInit(samples=0), "starting_weights"), "plain training goes with everything"
     assert overrides(SelectiveInit(), "starting_weights")
     assert not SelectiveInit(samples=0).needs.earlier_models

@@ -88,7 +88,8 @@ def inverse_sqrt(levels: Levels, time: Time) -> float:
 def autoregressive(levels: Levels, time: Time) -> float:
     """Rise to a peak in each domain, and fall to the minimum along a cosine (arXiv 2504.02107).
 
-    The peak of domain i is the value after i domains of a cosine over i + 1 domains, which falls as 1 / (i + 1)².
+    The peak of domain i is the value after i domains of a cosine over i + 1 domains. Its distance to the minimum falls
+    as about 1 / (i + 1)².
     """
     low, i = levels.minimum, time.domain
     peak = _cosine(low, i / (i + 1))

@@ -91,7 +91,7 @@ class StreamSchedule(Method):
         Variant(
             "autoregressive_schedule",
             "Autoregressive schedule",
-            "A warm-up and a cosine in each domain, whose peaks fall as 1 / (i + 1)².",
+            "A warm-up and a cosine in each domain, whose peaks fall to the minimum as about 1 / (i + 1)².",
             {"shape": "autoregressive", "warmup": 0.03, "minimum": 0.1},
             paper="https://arxiv.org/abs/2504.02107",
         ),
