@@ -117,6 +117,7 @@ def test_a_run_is_not_overwritten(asked):
         (["{model}", "{model}"], "Two checkpoints would be called 'roberta'"),
         (["{model}", "nowhere/at-all"], "'nowhere/at-all' (`model.path`) is no local folder"),
         (["{model}", "evaluation.blocks=4"], "no keys of the recipe (got 'evaluation.blocks=4')"),
+        (["{model}", "general=null"], "no keys of the recipe (got 'general=null')"),
     ],
 )
 def test_what_cannot_be_evaluated_is_a_sentence(asked, arguments, sentence):

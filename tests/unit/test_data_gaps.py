@@ -72,6 +72,21 @@ def test_a_column_that_no_row_has_is_refused(tmp_path, rows):
         list(read_documents(Corpus(path=str(tmp_path / "a.jsonl"))))
 
 
+def test_the_key_of_the_column_is_named_if_no_column_is_near(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"review_body": "a", "id": 1}\n')
+    with pytest.raises(DataError, match=r"are 'review_body', 'id'\. Name the one with the text in `text_column`\."):
+        list(read_documents(Corpus(path=str(tmp_path / "a.jsonl"))))
+
+
+def test_text_that_the_tokenizer_splits_into_bytes_is_noted(tmp_path):
+    japanese = [f"{text.split()[0]} 吾輩は猫である。名前はまだ無い。どこで生れたか知らぬ。" for text in TEXTS[:60]]
+    for name, texts in (("ja", japanese), ("en", TEXTS)):
+        domain = Domain(name=name, path=write(tmp_path / f"{name}.jsonl", texts), validation=0.3)
+        notes = notes_of([domain], {name: prepared(tmp_path, domain)}, 32)
+        assert [note for note in notes if "`everlearn extend`" in note] == (notes if name == "ja" else [])
+        assert len(notes) == (name == "ja")
+
+
 def test_the_number_of_skipped_rows_is_remembered_with_the_blocks(tmp_path):
     domain = Domain(name="d", path=write(tmp_path / "a.jsonl", [None, *TEXTS, None, ""]), validation=0.3)
     for _ in range(2):  # made, and found in the cache

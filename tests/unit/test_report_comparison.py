@@ -495,6 +495,14 @@ def test_the_input_is_not_changed():
     assert found["domains"] == DOMAINS
 
 
+def test_a_leak_of_one_run_names_the_run():
+    plain, das = results("plain", "Plain", 0.3), results("das", "DAS", 0.1)
+    plain["leaked"] = {"a": 1.0}
+    assert "(100 % of 'a' in Plain)" in " ".join(verdict(of(plain, das)))
+    das["leaked"] = {"a": 0.5}
+    assert "(100 % of 'a')" in " ".join(verdict(of(plain, das)))
+
+
 @pytest.mark.parametrize("wrong", [[], "text", 3, ["a"], {"a": "much"}, {"a": {}}])
 def test_what_is_no_table_of_shares_or_values_is_passed_over(wrong):
     run = from_results({**results("x", "X", 0.1), "leaked": wrong, "effective": wrong})

@@ -51,7 +51,8 @@ def named(arguments: Sequence[str]) -> list[Named]:
     found: list[Named] = []
     for argument in arguments:
         label, equals, path = argument.partition("=")
-        if "." in label and label.partition(".")[0] in Recipe.model_fields:
+        of_a_model = "/" in path or Path(path).expanduser().exists()
+        if label.partition(".")[0] in Recipe.model_fields and ("." in label or (equals and not of_a_model)):
             raise RecipeError(
                 f"`everlearn evaluate` takes checkpoints and no keys of the recipe (got '{argument}'). Write `{label}` "
                 "into a recipe for `--on`."

@@ -100,6 +100,8 @@ REFUSED = {
     "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
     **dict.fromkeys(FORCED, "everlearn sets it"),
 }
+_DEVICES = {"cuda", "device", "gpu", "no_cuda", "no_gpu", "use_cuda", "use_gpu", "use_mps", "use_mps_device"}
+_DEVICE = " A GPU is used wherever there is one; `use_cpu: true` keeps to the CPU."
 COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 """Arguments that everlearn carries out itself (:mod:`everlearn.run.compiled_layers`): the Trainer would compile the
 loss with the model, and keep them in the environment of the process."""
@@ -174,9 +176,8 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
             raise RecipeError(f"`{group}.{name}` cannot be set: {REFUSED[name]}.")
         return
     if name not in fields:
-        raise RecipeError(
-            f"`{group}.{name}` is not a name of TrainingArguments.{did_you_mean(name, set(fields) - set(REFUSED))}"
-        )
+        hint = _DEVICE if name in _DEVICES else did_you_mean(name, set(fields) - set(REFUSED))
+        raise RecipeError(f"`{group}.{name}` is not a name of TrainingArguments.{hint}")
     _check_plain(f"{group}.{name}", value)
     kind: Any = _TYPES.get(name, fields[name][0])
     _check_words(f"{group}.{name}", value, _words(name, kind))

@@ -8,7 +8,7 @@ from typing import Any
 
 from everlearn.data.corpus import Corpus
 from everlearn.data.folders import SPLITS
-from everlearn.data.readers import files_beside
+from everlearn.data.readers import files_beside, near_column
 from everlearn.errors import DataError, did_you_mean, first_line
 
 
@@ -54,9 +54,9 @@ def _check_columns(corpus: Corpus, there: list[str] | None) -> None:
     for column in corpus.columns:
         if there and column not in there:
             listed = ", ".join(f"'{name}'" for name in there)
-            hint = did_you_mean(column, there)
-            nearest = hint if "Did you mean" in hint else ""
-            raise DataError(f"'{corpus.path}' has no column '{column}'; its columns are {listed}.{nearest}")
+            raise DataError(
+                f"'{corpus.path}' has no column '{column}'; its columns are {listed}.{near_column(column, there)}"
+            )
 
 
 def check(corpus: Corpus) -> None:

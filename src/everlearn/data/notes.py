@@ -25,6 +25,11 @@ from everlearn.data.remote import is_remote
 from everlearn.data.row_formats import LABEL
 from everlearn.data.whole_files import advice_on_empty
 
+NEARLY_BYTES = 1.5
+"""Bytes a token below which a tokenizer splits text into nearly single bytes; one that reads bytes has exactly 1."""
+ENOUGH = 1000
+"""Tokens from which on a note speaks of the tokenizer."""
+
 
 def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
     """Return the notes on the corpora of a run.
@@ -109,6 +114,12 @@ def notes_on(
     if note := _share_note(corpus, counts):
         notes.append(note)
     count = sum(counts.values(), Count())
+    if not corpus.answers and count.text_tokens >= ENOUGH and 1 < count.bytes_per_token < NEARLY_BYTES:
+        notes.append(
+            f"A token stands for {count.bytes_per_token:.1f} bytes of '{name}': the tokenizer does not know this kind "
+            "of text, so a row holds little of it, and learning it is slow. Take a model made for it, or give its "
+            "words tokens of their own with `everlearn extend`."
+        )
     if note := _cut_note(corpus, count, block_size, about):
         notes.append(note)
     if count.spelt:

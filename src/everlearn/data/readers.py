@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -253,11 +253,15 @@ def stored_columns(path: Path) -> tuple[str, ...]:
 def _no_column(row: Row, column: str, path: Path) -> DataError:
     names = [name if len(name) <= 40 else f"{name[:40]}…" for name in row.values]  # without a header, a row of text
     there = ", ".join(f"'{name}'" for name in names[:20]) + (" …" if len(names) > 20 else "") or "none"
-    hint = did_you_mean(column, row.values) if len(row.values) > 1 else ""
-    nearest = hint if "Did you mean" in hint else ""
-    return DataError(
-        f"{row.where} has no column '{column}'; its columns are {there}.{_advice(row, column, path) or nearest}"
-    )
+    advice = _advice(row, column, path) or (near_column(column, row.values) if len(row.values) > 1 else "")
+    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{advice}")
+
+
+def near_column(column: str, there: Iterable[str]) -> str:
+    """Return the column that a missing one may be meant for, or the key that names the column of the text."""
+    if "Did you mean" in (hint := did_you_mean(column, there)):
+        return hint
+    return " Name the one with the text in `text_column`." if column == "text" else ""
 
 
 def _advice(row: Row, column: str, path: Path) -> str:

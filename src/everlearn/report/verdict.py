@@ -43,14 +43,18 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
 
 
 def _leaked(comparison: Comparison) -> list[str]:
-    """Name the held-out texts of this verdict that occur in training text."""
+    """Name the held-out texts of this verdict that occur in training text, and of which runs if not of all."""
     worst = sorted(comparison.leaked.items(), key=lambda each: -each[1])
     if not worst:
         return []
-    shares = _few([f"{100 * share:.0f} % of '{name}'" for name, share in worst])
+    shares = []
+    for name, share in worst:
+        labels = [pool.label for pool in comparison.pools if any(name in run.leaked for run in pool.runs)]
+        where = f" in {_few(labels)}" if len(labels) < len(comparison.pools) else ""
+        shares.append(f"{100 * share:.0f} % of '{name}'{where}")
     return [
-        f"Some held-out text also occurs in training text ({shares}), where scores show what was memorised. Remove it "
-        "from one of the two, and measure again before you rely on the result."
+        f"Some held-out text also occurs in training text ({_few(shares)}), where scores show what was memorised. "
+        "Remove it from one of the two, and measure again before you rely on the result."
     ]
 
 

@@ -29,6 +29,7 @@ from everlearn.evaluation.cell import ALONE
 from everlearn.evaluation.results import StageFacts, StageWork, Took, read
 from everlearn.run.folder import TIME, RunFolder
 from everlearn.run.measurement_plan import held_out_names, wanted_sets, wanted_tasks
+from everlearn.run.outweighing_losses import outweighing_losses
 from everlearn.version import __version__
 
 
@@ -56,7 +57,8 @@ class Outcome:
         """
         names, tasks = held_out_names(self.recipe), {task.name: task.domain for task in self.recipe.tasks}
         facts = [read(StageFacts, path) for path in self._stages() if path.is_file()]
-        model = self.recipe.model
+        model, methods = self.recipe.model, self.recipe.methods()
+        of_stages = dict.fromkeys(note for fact in facts for note in fact.notes)
         return build_results(
             RunFacts(
                 run=self.recipe.run.name,
@@ -68,7 +70,7 @@ class Outcome:
                         options=method.config.model_dump(mode="json"),
                         as_saved=method.tested_as_saved,
                     )
-                    for method in self.recipe.methods()
+                    for method in methods
                 ],
                 status="finished" if len(facts) == len(self.domains) else "running",
                 objective=objective,
@@ -88,7 +90,7 @@ class Outcome:
                 for fact in facts
                 for share in fact.mixture
             ],
-            list(dict.fromkeys([*notes, *(note for fact in facts for note in fact.notes)])),
+            list(dict.fromkeys([*notes, *of_stages, *outweighing_losses(self.folder.metrics(), methods)])),
             groups={domain.name: domain.group for domain in self.recipe.domains if domain.group},
             leaked=self.folder.leaked(),
             unscored=[domain.name for domain in self.recipe.domains if not domain.held_out],

@@ -85,6 +85,7 @@ CASES = [
     ),
     Case("mistypes a strategy", train(save_strategy="step"), says=("train.save_strategy", "'steps'")),
     Case("saves the best checkpoint", train(save_strategy="best"), says=("train.save_strategy", "best")),
+    Case("uses CUDA by name", train(use_cuda=True), says=("train.use_cuda", "A GPU is used wherever there is one")),
     Case("trains for 0 steps", train(max_steps=0), says=("`train.max_steps` must be above 0", "num_train_epochs")),
     Case("trains for -5 steps", train(max_steps=-5), says=("`train.max_steps` must be above 0", "-5")),
     Case(

@@ -95,6 +95,11 @@ def finished(project: Any, outcome: Any) -> None:
 
 CASES = [
     Case("resumes a run that is not there", command=("resume", "runs/none"), says=("runs/none", "recipe.yaml")),
+    Case(
+        "resumes a run with more steps",
+        command=("resume", "runs/first", "train.max_steps=5"),
+        says=("'train.max_steps=5'", "`everlearn learn runs/first --more NAME train.max_steps=…`"),
+    ),
     Case("reports a run that is not there", command=("report", "runs/none"), says=("runs/none",)),
     Case("runs a recipe twice", run, says=("already", "everlearn resume", "run.name")),
     Case(
