@@ -20,7 +20,7 @@ LINES = [
 def test_the_largest_is_named_with_the_option_to_lower():
     assert outweighing_losses(LINES, [build("mas"), build("das")]) == [
         "MAS added 190 to a training loss of 5.35 (step 4 of 'b'), so that little else counted. Lower `strength` (1) "
-        "of `mas` by factors of ten, or let `everlearn tune` find it."
+        "of `mas` by factors of ten."
     ]
 
 

@@ -472,6 +472,14 @@ def test_a_trainer_ends_with_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
     assert plain["memory"] == str(report.memory)
 
 
+def test_a_penalty_that_outweighs_the_loss_is_an_event_of_the_report(tmp_path: Path) -> None:
+    trainer = trainer_of(tiny.model("gpt2"), tmp_path)
+    protect(trainer, [{"name": "l2", "anchor": "base", "strength": 1e7}], memory=tmp_path / "memory").train()
+    (event,) = trainer.protection_report().events
+    assert "of 'domain-1'), so that little else counted. Lower `strength` (1e+07) of `l2`" in event
+    assert event in str(trainer.protection_report())
+
+
 def test_where_nothing_protects_the_report_says_so(tmp_path: Path) -> None:
     trainer = protect(trainer_of(tiny.model("gpt2"), tmp_path), ["ewc"], memory=tmp_path / "memory")
     trainer.train()

@@ -203,6 +203,7 @@ class Grid(RunFactory):
             begun = (place / "recipe.yaml").is_file()  # it was checked then
             if cell.entry.name not in checked and not begun and not self.done(cell):
                 checked.add(cell.entry.name)
+                self.reporter.cell = cell.entry.name
                 try:
                     ContinualLearner(self.recipe(cell, place), reporter=self.reporter).check()
                 except EverlearnError as error:
@@ -210,6 +211,7 @@ class Grid(RunFactory):
                         raise type(error)(f"{cell.entry.name}: {error}") from None
                     without.add(cell.entry.name)
                     self.reporter.say(f"Left out, since this model does not support it: {cell.entry.name}. {error}")
+        self.reporter.cell = ""
         self.cells = [cell for cell in self.cells if cell.entry.name not in without]
 
     # -- making what is missing -------------------------------------------------------------------------------

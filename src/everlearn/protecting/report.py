@@ -57,7 +57,8 @@ class ProtectionReport:
         memory: folder that the memory was written to; None on processes that do not write.
         memory_bytes: size of its files.
         forgetting: what was forgotten on each held-out text.
-        events: bounds of `stop` that were passed and what followed, one sentence each.
+        events: bounds of `stop` that were passed and what followed, and losses of methods that outweighed the training
+            loss, one sentence each.
     """
 
     domain: str

@@ -26,6 +26,7 @@ from everlearn.protecting.held_out import HeldOutTexts, OneText, held_out_texts
 from everlearn.protecting.report import ProtectionReport
 from everlearn.protecting.stopping import EVERY, Bounds, StopWhenForgetting, check_stoppable, stop_options
 from everlearn.run.dry_run import why_not_sharded
+from everlearn.run.outweighing_losses import outweighing_losses
 from everlearn.run.trainer import ADDED
 
 _BYPASSED = (
@@ -99,7 +100,9 @@ class Protected(_Base):
             raise
         finally:
             self.train_dataset = own
-        events = () if self.stopping is None else self.stopping.guard.state.notes
+        events = [] if self.stopping is None else list(self.stopping.guard.state.notes)
+        logged = [{"domain": self.protected.stage.domain} | line for line in self.state.log_history]
+        events += outweighing_losses(logged, self.protected.protection.methods)
         self.protected.finish(self.is_world_process_zero(), events, blueprint)
         if blueprint is not None:  # methods may end with other weights, and the Trainer saves its own model
             refill(unwrap(cast(nn.Module, self.model)), self.protected.stage.model)

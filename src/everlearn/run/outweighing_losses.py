@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from everlearn.evaluation.estimate import number
 from everlearn.methods.base import Method
 
 FAR = 10.0
@@ -12,26 +13,25 @@ FAR = 10.0
 
 
 def outweighing_losses(log: Sequence[Mapping[str, Any]], methods: Sequence[Method]) -> list[str]:
-    """Return a note for each method whose losses were far larger than the training loss, at their largest.
+    """Return a note for each method whose losses were far larger than the training loss, where they were it most.
 
     Args:
-        log: lines of ``metrics.jsonl``; each has means over the steps since the line before.
-        methods: the methods of the run.
+        log: lines of a training's log; each has means over the steps since the line before.
+        methods: the methods of the training.
     """
     notes = []
     for method in methods:
-        added = [
-            (sum(float(value) for key, value in line.items() if key.startswith(f"{method.name}/")), line)
-            for line in log
-            if line.get("loss")
-        ]
-        value, line = max(added, key=lambda each: each[0], default=(0.0, {}))
-        if added and value > FAR * line["loss"]:
+        times, added, line = 0.0, 0.0, dict[str, Any]()
+        for each in log:
+            loss = number(each.get("loss")) or 0.0
+            own = sum(number(value) or 0.0 for key, value in each.items() if key.startswith(f"{method.name}/"))
+            if loss > 0 and own / loss > times:
+                times, added, line = own / loss, own, dict(each)
+        if times > FAR:
             strength = getattr(method.config, "strength", None)
             key = f"`strength` ({strength:g})" if strength else "its weight"
             notes.append(
-                f"{method.title} added {value:.3g} to a training loss of {line['loss']:.3g} (step {line['step']:,} of "
-                f"'{line['domain']}'), so that little else counted. Lower {key} of `{method.label}` by factors of ten, "
-                "or let `everlearn tune` find it."
+                f"{method.title} added {added:.3g} to a training loss of {line['loss']:.3g} (step {line['step']:,} of "
+                f"'{line['domain']}'), so that little else counted. Lower {key} of `{method.label}` by factors of ten."
             )
     return notes
