@@ -1,4 +1,4 @@
-"""Numbers with nouns in the singular or plural; sizes and times with their units; commands to copy."""
+"""Numbers with nouns in the singular or plural; shares, sizes and times with their units; commands to copy."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def count(number: float, noun: str, several: str | None = None) -> str:
         several: The plural where it is irregular.
     """
     return f"{number:,} {noun if number == 1 else several or plural(noun)}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share in percent: "36.3 %"."""
+    return f"{100 * share:.{digits}f} %"
 
 
 def size(number: float) -> str:

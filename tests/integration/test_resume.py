@@ -120,7 +120,7 @@ def test_shares_that_change_go_on_after_a_kill(
 
 def test_the_checks_show_the_shares_of_sources(tmp_path: Path) -> None:
     shown = {check.name: check.detail for check in checks(ContinualLearner(weighted(tmp_path)))}
-    (detail,) = (detail for detail in shown.values() if "75% to 0% x, 25% to 100% y" in detail)
+    (detail,) = (detail for detail in shown.values() if "75 % to 0 % x, 25 % to 100 % y" in detail)
     assert "held out" in detail
 
 

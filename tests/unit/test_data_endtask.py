@@ -162,7 +162,7 @@ def test_testing_on_the_training_part_is_refused_and_on_some_of_it_noted(tmp_pat
     some = task(tmp_path, rows, [*rows[:3], *(row("0", f"other {i}") for i in range(5))])
     check_test_apart(some)
     assert notes_on("t", *read_end_task(some)) == [
-        "3 of the 8 test examples of 't' also occur in its training part (38%)."
+        "3 of the 8 test examples of 't' also occur in its training part (38 %)."
     ]
     names = task(tmp_path, [row(f"name {i}", f"text {i}") for i in range(9)], [row("name 1", "z")])
     assert notes_on("t", *read_end_task(names)) == [

@@ -151,8 +151,8 @@ def test_a_share_that_cannot_be_kept_is_noted(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     domain = Domain(name="d", path=str(tmp_path / "a.jsonl"), target_column="a", validation=0.1)
     note = next(note for note in notes_of([domain], {"d": prepared(tmp_path, domain)}, 32) if "holds out" in note)
-    assert "99.6% of its text" in note
-    assert "`validation: 0.1` asks for 10.0%" in note
+    assert "99.6 % of its text" in note
+    assert "`validation: 0.1` asks for 10.0 %" in note
     assert "Split the long ones, or name a file" in note
 
 

@@ -451,8 +451,8 @@ def test_micro_f1_has_a_table_of_its_own_and_a_ceiling_is_told():
     values = {metric: found.matrices[metric].values[0] for metric in ("accuracy", "macro_f1", "f1")}
     assert values["f1"] == [values["macro_f1"][0], values["accuracy"][1]]
     assert "micro-F1 (equal to accuracy) for end task 'u'" in " ".join(found.notes)
-    assert "'u': 25.00% of the test examples" in " ".join(found.notes)
-    assert "at most 75.00%" in " ".join(found.notes)
+    assert "'u': 25.00 % of the test examples" in " ".join(found.notes)
+    assert "at most 75.00 %" in " ".join(found.notes)
     assert "f1" not in build(tasks={(0, "t"): plain}, task_domains={"t": "a"}).matrices
 
 

@@ -133,14 +133,14 @@ def test_a_leak_is_said_by_data_validate_and_run(everlearn):
     everlearn.recipe["domains"][0]["validation"] = "held.jsonl"
     everlearn.recipe["train"]["max_steps"] = 1
     said = said_by_all(everlearn)
-    by_all(said, "3 of the 12 held-out documents of 'a' occur in its own training text (25.0%)", "`validation`")
+    by_all(said, "3 of the 12 held-out documents of 'a' occur in its own training text (25.0 %)", "`validation`")
     results = json.loads((everlearn.run_folder / "results.json").read_text())
     assert results["leaked"] == {"a": 0.25}
     verdict = json.loads(everlearn("report", "runs/first", "--json").out)["verdict"]
     assert "Some held-out text also occurs in training text (25 % of 'a')" in " ".join(verdict)
     everlearn.recipe["data"]["max_leaked"] = 0.2
     everlearn.recipe["run"]["name"] = "third"
-    everlearn.fails("run", "recipe.yaml", says=("3 of the 12 held-out", "20.0% (`data.max_leaked`)"))
+    everlearn.fails("run", "recipe.yaml", says=("3 of the 12 held-out", "20.0 % (`data.max_leaked`)"))
 
 
 def test_the_sentence_of_one_leak_is_in_the_singular():
@@ -177,7 +177,7 @@ def test_a_share_that_is_far_off_is_said_by_all(everlearn):
     everlearn.recipe["domains"] = [{"name": "a", "path": "a.jsonl", "target_column": "answer", "validation": 0.1}]
     everlearn.recipe["model"] = str(everlearn.models / "llama")
     everlearn.recipe["train"]["max_steps"] = 1
-    by_all(said_by_all(everlearn), "'a' holds out 9", "`validation: 0.1` asks for 10.0%")
+    by_all(said_by_all(everlearn), "'a' holds out 9", "`validation: 0.1` asks for 10.0 %")
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -214,7 +214,7 @@ def test_what_an_earlier_domain_held_out_is_looked_for_in_a_new_one(everlearn, f
         ),
         (
             ("b", False, 1, 0, 1),
-            "The only held-out document of 'a' occurs in the training text of 'b' (100.0%): it is ",
+            "The only held-out document of 'a' occurs in the training text of 'b' (100.0 %): it is ",
         ),
         (
             ("a", True, 2, 1, 4),
@@ -395,13 +395,13 @@ def test_planted_faults_are_found_in_exact_numbers(project):
     assert not corpora["a"]["about"]
     assert found["findings"] == [
         "2 rows of 'a' hold no text (null or blank) and were skipped.",
-        "4 of the 34 held-out documents of 'a' occur in its own training text, 3 of them verbatim (11.8%): they "
+        "4 of the 34 held-out documents of 'a' occur in its own training text, 3 of them verbatim (11.8 %): they "
         "are scored as text that was learnt. Remove the duplicates from the corpus, or name a file of other text in "
         "`validation`.",
-        "2 of the 12 test examples of 'topics' occur in the training text of 'b', 1 of them verbatim (16.7%): "
+        "2 of the 12 test examples of 'topics' occur in the training text of 'b', 1 of them verbatim (16.7 %): "
         "they are scored as text that was learnt. Remove them from one of the two.",
-        "'a' and 'b' share text: 10 identical documents, 10.0% of the runs of 13 words of the first and "
-        "11.1% of the second.",
+        "'a' and 'b' share text: 10 identical documents, 10.0 % of the runs of 13 words of the first and "
+        "11.1 % of the second.",
     ]
     assert "held-out text not in training text note" in " ".join(project("validate", "recipe.yaml").out.split())
     checked = json.loads(project("validate", "recipe.yaml", "--json").out)
@@ -476,7 +476,7 @@ def test_a_corpus_of_one_document_is_told_in_the_singular(everlearn):
         everlearn.recipe["domains"]["ab".index(name)]["validation"] = None
     outcome = everlearn("data", "recipe.yaml")
     assert outcome.code == 0, outcome
-    for part in ("1 document, 2.8 kB", "1 (100.0%) is longer than a row", "No held-out text to look for."):
+    for part in ("1 document, 2.8 kB", "1 (100.0 %) is longer than a row", "No held-out text to look for."):
         assert part in outcome.out, outcome.out
     checked = " ".join(everlearn("validate", "recipe.yaml").out.split())
     assert "no held-out text to look for" in checked

@@ -337,7 +337,7 @@ def test_a_held_out_part_that_is_training_text_is_refused(tmp_path: Path) -> Non
     test = lines(77, 30)
     (tmp_path / "own/one/a/test.txt").write_text("\n".join(test))
     (tmp_path / "own/one/a/train.txt").write_text("\n".join(test[:20] + lines(78, 30)))
-    with pytest.raises(DataError, match=r"67% of the documents of 'test' of the domain 'a' are in its training"):
+    with pytest.raises(DataError, match=r"67 % of the documents of 'test' of the domain 'a' are in its training"):
         recipe(tmp_path / "own")
 
 

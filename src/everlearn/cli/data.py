@@ -67,7 +67,8 @@ def _corpus(corpus: CorpusSurvey, block_size: int) -> list[Text]:
         f"{about}{wording.count(corpus.tokens, 'token')}, "
         f"{corpus.bytes_per_token:.2f} bytes each",
         f"lengths {bars} {about}{low:,} to {longest:,} tokens, half of them up to {median:,}, 95 % up to {high:,}",
-        f"{corpus.longer:,} ({share:.1%}) {wording.be(corpus.longer)} longer than a row of {block_size} and {cut}",
+        f"{corpus.longer:,} ({wording.percent(share)}) {wording.be(corpus.longer)} longer than a row of {block_size} "
+        f"and {cut}",
         f"{corpus.held_out:,} more {wording.be(corpus.held_out)} held out, by {corpus.held_out_by}"
         if corpus.held_out
         else "nothing is held out",
@@ -96,5 +97,5 @@ def _shared(found: Survey) -> RenderableType:
     for one in names:
         # A domain that continues another shares its text on purpose.
         cells = (shares.get((one, other)) for other in names)
-        table.add_row(one, *("" if share is None else f"{share:.1%}" for share in cells))
+        table.add_row(one, *("" if share is None else wording.percent(share) for share in cells))
     return table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everlearn.cli.common import AsJson, show
-from everlearn.wording import count
+from everlearn.wording import count, percent
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -69,6 +69,6 @@ def _rendered(extension: Extension, output: Path) -> Text:
     words += " …" if len(extension.tokens) > 12 else ""
     return Text(
         f"{count(len(extension.tokens), 'new token')} ({extension.vocabulary[1]:,} in all): {words}\n"
-        f"The text takes {1 - before / after:.1%} fewer tokens ({before:.2f} → {after:.2f} bytes a token).\n"
+        f"The text takes {percent(1 - before / after)} fewer tokens ({before:.2f} → {after:.2f} bytes a token).\n"
         f"Extended model: {output}"
     )

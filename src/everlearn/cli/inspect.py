@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everlearn.cli.common import AsJson, empty_table, show
+from everlearn.wording import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +42,7 @@ def _rendered(inspection: Inspection) -> RenderableType:
     reached = ("Reached by unit masks", "Reached by row masks")
     groups = empty_table("Parameters", ("Group",), ("Parameters", "Share", *reached))
     for name, count, share, by_units, by_rows in inspection.group_rows():
-        groups.add_row(name, f"{count:,}", f"{share:.1%}", by_units, by_rows)
+        groups.add_row(name, f"{count:,}", percent(share), by_units, by_rows)
     parts: list[RenderableType] = [Text(inspection.headline()), units, Text(""), groups]
     for cost in inspection.costs:
         parts.append(Text(f"{cost.name}: {cost.sentence()}"))

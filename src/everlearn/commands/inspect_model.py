@@ -22,7 +22,7 @@ from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.loading import load_skeleton
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.model.options import Model
-from everlearn.wording import size
+from everlearn.wording import percent, size
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Inspection:
         return (
             f"{self.model}: {self.model_type}, {self.kind}, "
             f"{wording.count(self.parameters, 'parameter')}, {wording.count(units, 'unit')}.\n"
-            f"Masks per unit (DAS) reach {self.share('by_units'):.1%} of the parameters, masks per row (MIGU) "
-            f"{self.share('by_rows'):.1%}; the rest is never protected by them.\n"
+            f"Masks per unit (DAS) reach {percent(self.share('by_units'))} of the parameters, masks per row (MIGU) "
+            f"{percent(self.share('by_rows'))}; the rest is never protected by them.\n"
         )
 
     def unit_rows(self) -> list[tuple[str, str, int, int, int]]:
@@ -102,7 +102,7 @@ class Inspection:
         """Return rows of group, parameters, share of all, and shares that unit masks and row masks reach."""
         rows = []
         for group in self.groups:
-            units, by_row = (f"{count / max(group.parameters, 1):.0%}" for count in (group.by_units, group.by_rows))
+            units, by_row = (percent(count / max(group.parameters, 1), 0) for count in (group.by_units, group.by_rows))
             rows.append((group.name, group.parameters, group.parameters / max(self.parameters, 1), units, by_row))
         return rows
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from everlearn.commands.memory_estimate import ROOM, Held, MemoryEstimate, Setup
 from everlearn.errors import RecipeError
-from everlearn.wording import count, size
+from everlearn.wording import count, percent, size
 
 TRIED = "FSDP2, activation checkpointing, bf16 and a batch of one row"
 """The changes of a recipe that :func:`judge` tries."""
@@ -66,7 +66,7 @@ def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_no
     if held.peak <= ROOM * memory:
         return FitVerdict(True, f"Fits: {where} holds at most about {size(held.peak)} of {size(memory)}{how}.", {})
     name, amount = max(parts.items(), key=lambda part: part[1])
-    near = f" (of which {1 - ROOM:.0%} must stay free)" if held.peak <= memory else ""
+    near = f" (of which {percent(1 - ROOM, 0)} must stay free)" if held.peak <= memory else ""
     said = (
         f"Does not fit: {where} would hold about {size(held.peak)} {moment}{how}, and has {size(memory)}{near}. The "
         f"largest part is {name}, {size(amount)}."

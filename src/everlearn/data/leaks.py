@@ -76,7 +76,7 @@ class Leak:
         some = "The only" if self.of == 1 else f"{self.count:,} of the {self.of:,}"
         texts = counted(1, self.texts).removeprefix("1 ") if self.of == 1 else self.texts
         return (
-            f"{some} {texts} {'occurs' if one else 'occur'} in {whose}{letters} ({self.share:.1%}): "
+            f"{some} {texts} {'occurs' if one else 'occur'} in {whose}{letters} ({wording.percent(self.share)}): "
             f"{'it is' if one else 'they are'} scored as text that was learnt. {self.remedy}"
         )
 
@@ -118,7 +118,8 @@ class SharedText:
         drift = f": the drift of '{general}' is not that of unseen text." if general in (self.one, self.other) else "."
         return (
             f"'{self.one}' and '{self.other}' share text: {wording.count(self.documents, 'identical document')}, "
-            f"{self.of_one:.1%} of the runs of 13 words of the first and {self.of_other:.1%} of the second{drift}"
+            f"{wording.percent(self.of_one)} of the runs of 13 words of the first and "
+            f"{wording.percent(self.of_other)} of the second{drift}"
         )
 
 

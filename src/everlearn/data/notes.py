@@ -149,8 +149,9 @@ def _share_note(corpus: Domain, counts: Mapping[str, Count]) -> str | None:
     if not is_far(share, asked):
         return None
     return (
-        f"'{corpus.name}' holds out {share:.1%} of its text, and `validation: {asked:g}` asks for {asked:.1%}: its "
-        "documents differ too much in length. Split the long ones, or name a file of held-out text in `validation`."
+        f"'{corpus.name}' holds out {wording.percent(share)} of its text, and `validation: {asked:g}` asks for "
+        f"{wording.percent(asked)}: its documents differ too much in length. Split the long ones, or name a file of "
+        "held-out text in `validation`."
     )
 
 

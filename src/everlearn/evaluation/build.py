@@ -125,8 +125,9 @@ def _task_notes(names: Iterable[str], cells: Cells) -> list[str]:
         ceiling = float(np.isin(cell["truth"], cell.facts["classes"]).mean())
         if ceiling < 1:
             notes.append(
-                f"End task '{name}': {1 - ceiling:.2%} of the test examples have a label that no training example "
-                f"has and always count as wrong; its accuracy can be at most {ceiling:.2%}."
+                f"End task '{name}': {wording.percent(1 - ceiling, 2)} of the test examples have a label that no "
+                "training example has and always count as wrong; its accuracy can be at most "
+                f"{wording.percent(ceiling, 2)}."
             )
     return notes
 

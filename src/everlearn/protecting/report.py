@@ -11,7 +11,7 @@ from everlearn.comparison.formatting import listing
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.protecting.held_out import Forgetting
-from everlearn.wording import size
+from everlearn.wording import count, percent, size
 
 OTHER_MEANS = {
     "gradients": "changes to gradients",
@@ -92,7 +92,8 @@ class ProtectionReport:
             lines.append("What it learnt is protected from the next domain on, if the method keeps a memory.")
         lines += [f"Penalty {name}: {value:.3g} on average, added to the loss." for name, value in working.items()]
         lines += [
-            f"Mask of {name}: held {mask.held_back:.1%} of {mask.applies_to}s back, on {mask.parameters:,} parameters."
+            f"Mask of {name}: held {percent(mask.held_back)} of {mask.applies_to}s back, on "
+            f"{count(mask.parameters, 'parameter')}."
             for name, mask in self.masks.items()
         ]
         if not working and not self.masks:

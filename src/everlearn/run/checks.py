@@ -37,7 +37,7 @@ from everlearn.run.method_checks import check_run_methods
 from everlearn.run.open_run import OpenRun
 from everlearn.run.writable import check_place
 from everlearn.tasks.held_out import HeldOut
-from everlearn.wording import count
+from everlearn.wording import count, percent
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
 """Text that is encoded and decoded to check the tokenizer."""
@@ -286,7 +286,7 @@ def _shares(source: BlockSource) -> str:
     if not isinstance(source, Mixture):
         return ""
     parts = (
-        f"{first:.0%} {name}" if first == last else f"{first:.0%} to {last:.0%} {name}"
+        f"{percent(first, 0)} {name}" if first == last else f"{percent(first, 0)} to {percent(last, 0)} {name}"
         for name, (first, last) in source.ends.items()
     )
     return f" ({', '.join(parts)})"
@@ -314,7 +314,7 @@ def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig])
     run.found += outcome.notes(general.name if general is not None else None)
     worst = max(outcome.leaks, key=lambda leak: leak.share, default=None)
     if most is not None and worst is not None and worst.share > most:
-        raise DataError(f"{worst} The recipe allows {most:.1%} (`data.max_leaked`).")
+        raise DataError(f"{worst} The recipe allows {percent(most)} (`data.max_leaked`).")
     if not any(outcome.looked_for.values()):
         return outcome.scope()
     return f"{outcome.scope()}; {sum(leak.count for leak in outcome.leaks) or 'none'} found there"

@@ -15,7 +15,7 @@ from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.predictors.predictor import Predictor
 from everlearn.tasks.fine_tuning import evaluate_task, options_of, steps_of
 from everlearn.tasks.labelled import EndTask, LabelledSet, check_test_apart, notes_on, read_end_task
-from everlearn.wording import count
+from everlearn.wording import count, percent
 
 
 @register_kind(EndTask)
@@ -37,7 +37,7 @@ class Classification(Task):
         best, often = self.config.state_of_the_art, np.bincount(test.labels).max() / len(test)
         if best is not None and self.config.majority is None and often >= best:
             raise DataError(
-                f"End task '{self.name}': the most frequent label is right in {often:.1%} of the test part, and "
+                f"End task '{self.name}': the most frequent label is right in {percent(often)} of the test part, and "
                 f"`state_of_the_art` ({best}) must be above that. Correct it, or set `majority` too."
             )
         return f"{len(train):,} to learn from, {len(test):,} to test, {count(len(train.label_names), 'label')}"

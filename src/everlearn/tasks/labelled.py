@@ -201,7 +201,7 @@ def notes_on(name: str, train: LabelledSet, test: LabelledSet) -> list[str]:
         share = both / len(test)
         notes.append(
             f"{both:,} of the {wording.count(len(test), 'test example')} of '{name}' also occur "
-            f"in its training part ({share:.0%})."
+            f"in its training part ({wording.percent(share, 0)})."
         )
     counts = Counter(train.labels.tolist())
     lonely = sum(count == 1 for count in counts.values())

@@ -28,6 +28,7 @@ from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
+from everlearn.wording import percent
 
 _DECILES = 10
 Measured = Annotated[
@@ -143,7 +144,7 @@ def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
             "Units of importance 0.9 or more",
             (moment, *filled.kinds),
             tuple(
-                (stage, tuple(TableCell(f"{column[i]:.1%}") for column in filled.protected))
+                (stage, tuple(TableCell(percent(column[i])) for column in filled.protected))
                 for i, stage in enumerate(filled.stages)
             ),
         ),

@@ -27,6 +27,7 @@ from everlearn.model.adapted import weights_of
 from everlearn.model.training_mode import evaluating
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for
+from everlearn.wording import percent
 
 HALVINGS = 7
 """Steps of the line search at the end of a domain: s is exact to 1/128."""
@@ -448,5 +449,5 @@ class Budget(Method):
         if share == 0:
             done = "The domain was rolled back to the weights that it began with: no part of its update was within."
         elif share < 1:
-            done = f"The update was scaled back to {share:.1%} of its way."
+            done = f"The update was scaled back to {percent(share)} of its way."
         return f"Forgetting budget after '{stage.domain}': {'; '.join(parts)}. {done}"

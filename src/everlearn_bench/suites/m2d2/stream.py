@@ -12,6 +12,7 @@ from typing import Any
 
 from everlearn.errors import DataError, RecipeError, did_you_mean
 from everlearn.files import digest, read_json, write_json
+from everlearn.wording import percent
 from everlearn_bench.suites import cache as made
 from everlearn_bench.suites.m2d2 import domain_names, duplicates
 from everlearn_bench.suites.m2d2.corpus_folders import PARTS, Leaf, Taxonomy
@@ -167,7 +168,7 @@ def _check(name: str, parts: dict[str, list[str]]) -> None:
         same = sum(_hash(text) in train for text in parts[part])
         if len(parts[part]) >= FEW and same > SAME * len(parts[part]):
             raise DataError(
-                f"{same / len(parts[part]):.0%} of the documents of '{part}' of the domain '{name}' are in its "
+                f"{percent(same / len(parts[part]), 0)} of the documents of '{part}' of the domain '{name}' are in its "
                 "training text too: it is no held-out text. Fetch the domain again, or leave it out (`suite.domains`)."
             )
 
