@@ -228,7 +228,7 @@ class _Reader:
         scale = sample.seen / max(len(sample.documents), 1)
         learnt_bytes = self._bytes[part]
         tokens = round(learnt_bytes * self.survey.tokens / max(self.survey.bytes, 1))
-        count = Count(sample.seen, tokens=tokens, text_bytes=learnt_bytes)
+        count = Count(sample.seen, tokens=tokens, text_tokens=tokens, text_bytes=learnt_bytes)
         if self.survey.examples or tokens <= 2 * self.format.block_size:
             encoder, size = Encoder(self.format.tokenizer, self.format.kind), self.format.block_size
             packer = packer_of(self.corpus, encoder, size, where=f"'{self.survey.name}'")
@@ -246,7 +246,8 @@ class _Reader:
         about = any(len(sample.documents) < sample.seen for sample in (self._train, self._held_out))
         ends = self._own.kept_characters is not None
         left_out = (self.survey.skipped, ends, size, self.survey.undesired)
-        self.notes += notes_on(self.corpus, counts, *left_out, about, self._first_skipped)
+        vocabulary = len(self.format.tokenizer)
+        self.notes += notes_on(self.corpus, counts, *left_out, about, self._first_skipped, vocabulary)
         if not self.survey.examples and self.survey.whole and tokens < size:
             self.notes.append(str(too_small(self.survey.name, tokens, size)))
         held = counts["validation"]

@@ -26,18 +26,21 @@ from everlearn.data.row_formats import LABEL
 from everlearn.data.whole_files import advice_on_empty
 
 NEARLY_BYTES = 1.5
-"""Bytes a token below which a tokenizer splits text into nearly single bytes; one that reads bytes has exactly 1."""
-ENOUGH = 1000
-"""Tokens from which on a note speaks of the tokenizer."""
+"""Bytes a token below which a tokenizer splits text into nearly single bytes."""
+OF_WORDS = 1000
+"""Tokens from which on a vocabulary is one of parts of words, and not of bytes or characters."""
 
 
-def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
+def notes_of(
+    corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int, vocabulary: int = 0
+) -> list[str]:
     """Return the notes on the corpora of a run.
 
     Args:
         corpora: corpora of a recipe.
         prepared: corpora that have been read.
         block_size: tokens per row.
+        vocabulary: tokens that the tokenizer knows; 0 if unknown.
     """
     read = [corpus for corpus in corpora if corpus.name in prepared]
     notes = [
@@ -45,7 +48,7 @@ def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_
         for corpus in read
         for part in [prepared[corpus.name]]
         for left_out in [(part.skipped, part.end_held_out, block_size, part.undesired)]
-        for note in notes_on(corpus, part.counts, *left_out, first_skipped=part.first_skipped)
+        for note in notes_on(corpus, part.counts, *left_out, first_skipped=part.first_skipped, vocabulary=vocabulary)
     ]
     return [*unread_files(read), *notes, *same_files(read)]
 
@@ -85,6 +88,7 @@ def notes_on(
     undesired: int = 0,
     about: bool = False,
     first_skipped: str = "",
+    vocabulary: int = 0,
 ) -> list[str]:
     """Return the notes on one corpus.
 
@@ -97,6 +101,7 @@ def notes_on(
         undesired: rows that are left out because their answers are marked as not desired.
         about: whether the numbers of tokens are estimates.
         first_skipped: place of the first row without text.
+        vocabulary: tokens that the tokenizer knows; 0 if unknown.
     """
     name, notes = corpus.name, []
     if skipped:
@@ -114,7 +119,7 @@ def notes_on(
     if note := _share_note(corpus, counts):
         notes.append(note)
     count = sum(counts.values(), Count())
-    if not corpus.answers and count.text_tokens >= ENOUGH and 1 < count.bytes_per_token < NEARLY_BYTES:
+    if not corpus.answers and count.text_tokens and vocabulary >= OF_WORDS and count.bytes_per_token < NEARLY_BYTES:
         notes.append(
             f"A token stands for {count.bytes_per_token:.1f} bytes of '{name}': the tokenizer does not know this kind "
             "of text, so a row holds little of it, and learning it is slow. Take a model made for it, or give its "

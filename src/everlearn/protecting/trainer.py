@@ -101,8 +101,7 @@ class Protected(_Base):
         finally:
             self.train_dataset = own
         events = [] if self.stopping is None else list(self.stopping.guard.state.notes)
-        logged = [{"domain": self.protected.stage.domain} | line for line in self.state.log_history]
-        events += outweighing_losses(logged, self.protected.protection.methods)
+        events += outweighing_losses(self.state.log_history, self.protected.protection.methods)
         self.protected.finish(self.is_world_process_zero(), events, blueprint)
         if blueprint is not None:  # methods may end with other weights, and the Trainer saves its own model
             refill(unwrap(cast(nn.Module, self.model)), self.protected.stage.model)

@@ -430,7 +430,10 @@ class OpenRun:
 
     def data_notes(self) -> list[str]:
         """Return the warnings of the checks and of reading the data, from the start of the run and from now."""
-        read = notes_of(self.corpora, self._prepared, self.setting().block_size) if self._prepared else []
+        read = []
+        if self._prepared:
+            setting = self.setting()
+            read = notes_of(self.corpora, self._prepared, setting.block_size, len(setting.tokenizer))
         notes = dict.fromkeys([*self.folder.data_notes(), *read, *self.found])
         if not notes:
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ FAR = 10.0
 
 
 def outweighing_losses(log: Sequence[Mapping[str, Any]], methods: Sequence[Method]) -> list[str]:
-    """Return a note for each method whose losses were far larger than the training loss, where they were it most.
+    """Return a note for each method whose losses were far larger than the training loss, with the option to lower.
+
+    The note rounds how much larger to a power of ten, so that runs with several seeds have the same note.
 
     Args:
         log: lines of a training's log; each has means over the steps since the line before.
@@ -21,17 +24,19 @@ def outweighing_losses(log: Sequence[Mapping[str, Any]], methods: Sequence[Metho
     """
     notes = []
     for method in methods:
-        times, added, line = 0.0, 0.0, dict[str, Any]()
-        for each in log:
-            loss = number(each.get("loss")) or 0.0
-            own = sum(number(value) or 0.0 for key, value in each.items() if key.startswith(f"{method.name}/"))
-            if loss > 0 and own / loss > times:
-                times, added, line = own / loss, own, dict(each)
-        if times > FAR:
+        times = max((_times(line, method.name) for line in log), default=0.0)
+        if times >= FAR:
             strength = getattr(method.config, "strength", None)
-            key = f"`strength` ({strength:g})" if strength else "its weight"
+            option = f"`strength` ({strength:g})" if strength else "its weight"
             notes.append(
-                f"{method.title} added {added:.3g} to a training loss of {line['loss']:.3g} (step {line['step']:,} of "
-                f"'{line['domain']}'), so that little else counted. Lower {key} of `{method.label}` by factors of ten."
+                f"{method.title} added more than {10 ** int(math.log10(times)):,} times the training loss to it, so "
+                f"that little else counted. Lower {option} of `{method.label}` by factors of ten."
             )
     return notes
+
+
+def _times(line: Mapping[str, Any], name: str) -> float:
+    """Return how many times the training loss a method added in a line of the log."""
+    loss = number(line.get("loss"))
+    added = sum(number(value) or 0.0 for key, value in line.items() if key.startswith(f"{name}/"))
+    return added / loss if loss and loss > 0 else 0.0
