@@ -382,3 +382,10 @@ def test_a_size_has_three_digits_and_the_unit_that_fits():
     assert [size(n) for n in (0, 12, 999, 999_400, 999_600, 2.5e9, 3e13)] == [
         *("0 B", "12 B", "999 B", "999 kB", "1 MB", "2.5 GB", "30 TB"),
     ]
+
+
+def test_a_method_without_a_text_for_its_paper_is_refused_before_it_trains():
+    body = {"__doc__": "Nothing.", "name": "unpublished", "title": "Unpublished", "paper": None}
+    with pytest.raises(TypeError, match="must define `paper` in its own class body, as text"):
+        register(type("Unpublished", (Method,), body))
+    assert "unpublished" not in REGISTRY

@@ -511,8 +511,8 @@ def register(cls: type[M]) -> type[M]:
         TypeError: the class is not complete; the message says what is missing (a mistake of its author).
     """
     for attribute in ("name", "title", "paper"):
-        if attribute not in cls.__dict__:
-            raise TypeError(f"{cls.__name__} must define `{attribute}` in its own class body.")
+        if not isinstance(cls.__dict__.get(attribute), str):  # results and pages have it
+            raise TypeError(f"{cls.__name__} must define `{attribute}` in its own class body, as text.")
     if not issubclass(cls.Config, MethodConfig):
         raise TypeError(f"{cls.__name__}.Config must subclass MethodConfig.")
     if not (cls.__doc__ or "").strip():
