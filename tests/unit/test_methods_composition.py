@@ -423,7 +423,7 @@ def _step(methods: list[Method], wrap: str = "none", rows: slice = slice(None)) 
     protection.after_backward()
     with protection.update():
         optimizer.step()
-    result = {name: value for method in methods for name, value in method.memory().tensors.items()}
+    result = {name: whole(value) for method in methods for name, value in method.memory().tensors.items()}
     result |= {f"s of {m.name}": torch.tensor(m.memory().facts["s"]) for m in methods if "s" in m.memory().facts}
     for name, parameter in stage.model.named_parameters():
         value = parameter.detach()

@@ -232,7 +232,11 @@ FOLLOWED: dict[str, tuple[Try, Try]] = {
         lambda at: protect(trainer_of(tiny.model("gpt2"), at), ["ewc"], memory=at / "m").train(True), trained),
     r"chooses the optimizer's settings.*Let the trainer make them": (
         lambda at: given_optimizer(at, True), lambda at: given_optimizer(at, False)),
-    r"Domain '.*Give another one \(`domain`\)": (lambda at: trained(at, domain=""), lambda at: trained(at, domain="d")),
+    r"Domain '.*is learnt already.*give it another name, such as": (
+        lambda at: [trained(at, domain="d"), trained(at, domain="d")],
+        lambda at: [trained(at, domain="d"), trained(at, domain="d-2")]),
+    r"not a valid name of a folder\. Give another one": (
+        lambda at: trained(at, domain=""), lambda at: trained(at, domain="d")),
     r"runs kept rows beside each batch.*Use 'replay'": (
         lambda at: trained(at, ["derpp"]), lambda at: trained(at, ["replay"])),
     r"keeps examples, but those.*drop its other columns": (

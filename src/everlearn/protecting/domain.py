@@ -94,7 +94,7 @@ class ProtectedDomain:
                 f"of it, give it another name, such as `domain='{name}-2'`."
             )
         if not name or "/" in name:
-            raise MethodError(f"`domain` is '{name}', which is not a valid name of a folder.")
+            raise MethodError(f"`domain` is '{name}', which is not a valid name of a folder. Give another one.")
         self.examples = Examples(dataset, seed, name)
         self.written = self._written(collator, seed, name)
         text = general_text(general, model, tokenizer, seed)
