@@ -262,9 +262,8 @@ def test_the_demo_page_and_its_picture_show_the_committed_cells() -> None:
 
 
 def test_the_readme_says_how_many_claims_are_decided() -> None:
-    quoted = re.findall(
-        r"\[(\d+) of (\d+) claims decided\]\((docs/claims[\w-]*\.md)\)", (ROOT / "README.md").read_text()
-    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"\[(\d+) of (\d+) claims decided\]\((docs/claims[\w-]*\.md)\)", readme)
     assert len(quoted) == 4
     for decided, every, place in quoted:
         head = (ROOT / place).read_text(encoding="utf-8").split("\n\n")[1]

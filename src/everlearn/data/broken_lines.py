@@ -40,14 +40,16 @@ def lines_are_parts(files: Sequence[Path], limits: Limits) -> bool:
     """Return whether text was wrapped to a fixed width, or blank lines stand between groups of short lines."""
     if not all(map(is_plain_text, files)):
         return False
-    groups = [group for file in files[:FILES] for group in _groups(file, limits)]
+    read = files[:FILES]
+    groups = [group for file in read for group in _groups(file, limits)]
     texts = [text for group in groups for text in group]
     if len(texts) < FEWEST:
         return False
     widths = [len(text) for text in texts]
     open_ends = mean(not text.endswith(_CLOSING) for text in texts)
     wrapped = open_ends > 0.6 and quantiles(widths, n=20)[-1] <= 100 and median(widths) > 40
-    return wrapped or (len(groups) > 2 * len(files[:FILES]) and len(texts) >= 2 * len(groups) and median(widths) <= 120)
+    grouped = len(groups) > 2 * len(read) and len(texts) >= 2 * len(groups) and median(widths) <= 120
+    return wrapped or grouped
 
 
 def _groups(file: Path, limits: Limits) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ FAR = 10.0
 def outweighing_losses(log: Sequence[Mapping[str, Any]], methods: Sequence[Method]) -> list[str]:
     """Return a note for each method whose losses were far larger than the training loss, with the option to lower.
 
-    The note rounds how much larger to a power of ten, so that runs with several seeds have the same note.
+    The note rounds how much larger down to a power of ten, so that runs with several seeds mostly share one note.
 
     Args:
         log: lines of a training's log; each has means over the steps since the line before.

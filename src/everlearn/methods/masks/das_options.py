@@ -79,8 +79,8 @@ class DASConfig(MethodConfig):
     pair: Pair = "correct"
     """Pairs are two representations of one text, or adjacent rows as in the released code."""
     gather_grad: GatherGrad = "full"
-    """With several processes, differentiate the rows of every process, or only the local ones (D7: the weight becomes
-    1/W)."""
+    """With several processes, differentiate the rows of every process, or only the local ones, as in the released
+    code, where the weight becomes 1/W."""
     stop_gradient_prev: bool = False
     """Do not differentiate through the network gated by I, which saves its backward pass; the paper differentiates."""
 
@@ -115,7 +115,7 @@ VARIANTS = (
     Variant(
         "das_released",
         "DAS (released code)",
-        "DAS with every deviation of the released code from the paper that concerns the method (D1 to D7, D9, D10).",
+        "DAS with every deviation of the released code from the paper that concerns the method.",
         RELEASED,
     ),
     Variant(
