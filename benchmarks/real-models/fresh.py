@@ -35,13 +35,20 @@ class Part:
 ALONE = [Part((("separate", "1.2e-4,3e-4"),), ("given",), (seed,)) for seed in (1, 2, 3)]
 """One model per domain, which has no order."""
 
+
+def other_rates(orders: tuple[str, ...]) -> list[Part]:
+    """Return the recommended method at the rates that it did not have from the start."""
+    return [Part(((RECOMMENDED + "16", "1.2e-4,6e-4"),), (order,)) for order in orders]
+
+
 STREAMS = {
     "fresh": [
         Part((("sequential", "2.5e-5,5e-5,1.2e-4"), (RECOMMENDED + "16", "3e-4")), (order,), (seed,))
         for seed in (1, 2, 3)
         for order in ORDERS
     ]
-    + ALONE,
+    + ALONE
+    + other_rates(ORDERS),
     "length": [
         Part((("sequential", "2.5e-5,5e-5,1.2e-4,2.9e-4"), (RECOMMENDED + "50", "1.2e-4,2.9e-4,6e-4"))),
         Part((("sequential", "5e-5,1.2e-4,2.9e-4"), (RECOMMENDED + "50", "2.9e-4")), seeds=(2,)),
@@ -53,7 +60,8 @@ STREAMS = {
         for seed in (1, 2, 3)
         for order in FAR
     ]
-    + ALONE,
+    + ALONE
+    + other_rates(FAR),
 }
 TEXTS = {"far": "far_text.py"}
 """Scripts that write the text of a stream which is not part of DATA."""
