@@ -36,7 +36,7 @@ THEIRS: dict[str, dict[str, Any]] = {
 METRIC = {"acc": "choice_accuracy", "acc_bytes": "choice_accuracy_per_byte"}
 
 
-def theirs(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict[str, float]]:
+def by_lm_eval(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         for name, options in THEIRS.items():
             metrics = ["acc"] if name == "winogrande" else ["acc", "acc_norm", "acc_bytes"]
@@ -50,7 +50,7 @@ def theirs(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict
                 **options,
             }
             Path(folder, f"{name}.yaml").write_text(yaml.safe_dump(config))
-        found = lm_eval.simple_evaluate(
+        results = lm_eval.simple_evaluate(
             HFLM(pretrained=model, tokenizer=tokenizer, batch_size=8),
             tasks=[f"ours_{name}" for name in THEIRS],
             task_manager=TaskManager(include_path=folder, include_defaults=False),
@@ -58,7 +58,7 @@ def theirs(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict
             bootstrap_iters=0,
         )
     return {
-        name: {key.partition(",")[0]: value for key, value in found["results"][f"ours_{name}"].items()}
+        name: {key.partition(",")[0]: value for key, value in results["results"][f"ours_{name}"].items()}
         for name in THEIRS
     }
 
@@ -82,7 +82,7 @@ def ours(model: Any, tokenizer: Any, data: Path, items: int) -> dict[str, dict[s
 def main() -> None:
     folder, data, items = sys.argv[1], Path(sys.argv[2]), int((sys.argv[3:] or ["200"])[0])
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    mine, others = ours(model, tokenizer, data, items), theirs(model, tokenizer, data, items)
+    mine, others = ours(model, tokenizer, data, items), by_lm_eval(model, tokenizer, data, items)
     wrong = 0
     for name, scores in mine.items():
         for key, value in scores.items():

@@ -56,9 +56,9 @@ def corpus(name: str) -> dict[str, str]:
     return {"path": f"{SUITE}/{name}/train.jsonl", "validation": f"{SUITE}/{name}/validation.jsonl"}
 
 
-def trained(name: str, method: Any, seed: int, asked: argparse.Namespace) -> ContinualLearner:
+def trained(name: str, method: Any, seed: int, arguments: argparse.Namespace) -> ContinualLearner:
     """A run, to its end."""
-    folder = asked.runs / f"{name}-{asked.steps}-{seed}"
+    folder = arguments.runs / f"{name}-{arguments.steps}-{seed}"
     recipe = {
         "model": str(HERE / "bases/english-decoder"),
         "domains": [{"name": domain, **corpus(domain)} for domain in DOMAINS],
@@ -67,13 +67,13 @@ def trained(name: str, method: Any, seed: int, asked: argparse.Namespace) -> Con
         "data": {"block_size": 128},
         "train": {
             "per_device_train_batch_size": 16,
-            "max_steps": asked.steps,
+            "max_steps": arguments.steps,
             "learning_rate": 5e-4,
             "bf16": True,
             "logging_steps": 10,
             "save_steps": 40,
         },
-        "evaluation": {"blocks": asked.blocks, "samples": 0},
+        "evaluation": {"blocks": arguments.blocks, "samples": 0},
         "run": {"name": name, "folder": str(folder), "seed": seed},
     }
     learner = ContinualLearner(parse(recipe))
@@ -85,12 +85,12 @@ def of_run(learner: ContinualLearner) -> Cell:
     """What the page needs of a run."""
     folder = learner.folder.path
     results, run = RunResults.load(folder), read_run(folder)
-    found = results.summary["bits_per_byte"]
+    summary = results.summary["bits_per_byte"]
     return {
-        "gained": found.gained["mean"].value,
-        "learnt": {name: found.learnt[name].value for name in DOMAINS},
-        "general": _interval(found.general_drift["general"]),
-        "earlier": _interval(found.forgotten[DOMAINS[0]]),
+        "gained": summary.gained["mean"].value,
+        "learnt": {name: summary.learnt[name].value for name in DOMAINS},
+        "general": _interval(summary.general_drift["general"]),
+        "earlier": _interval(summary.forgotten[DOMAINS[0]]),
         "looks": {group: [asdict(look) for look in looks] for group, looks in looks_of(run).items()},
         "starts": list(starts(run)),
         "notes": [note for note in results.notes if note.startswith("Forgetting budget")],
@@ -99,13 +99,13 @@ def of_run(learner: ContinualLearner) -> Cell:
 
 def of_repair(learner: ContinualLearner, budget: float, blocks: int) -> Cell:
     """What is left of the plain run, of which nothing changes, at the step that the budget allows."""
-    found = search_repair(learner, Pair(0, len(DOMAINS)), budget, blocks=blocks)
-    left = {name: _known(found.remains[name].left.value) for name in DOMAINS}
+    repair = search_repair(learner, Pair(0, len(DOMAINS)), budget, blocks=blocks)
+    left = {name: _known(repair.remains[name].left.value) for name in DOMAINS}
     learnt = RunResults.load(learner.folder.path).summary["bits_per_byte"].learnt[DOMAINS[0]].value
     return {
-        "step": found.step,
+        "step": repair.step,
         "gained": fmean(left.values()),
-        "general": _interval(found.lost),
+        "general": _interval(repair.lost),
         "earlier": [_known(learnt) - left[DOMAINS[0]]],
     }
 
@@ -114,44 +114,44 @@ def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def cell(way: str, seed: int, asked: argparse.Namespace) -> Cell:
+def cell(variant: str, seed: int, arguments: argparse.Namespace) -> Cell:
     """Train, or take what was trained, and look at it."""
-    if way.startswith("budget"):
-        own = {key: getattr(asked, key) for key in ("samples", "rank", "probe", "checks")}
-        method = {"name": "budget", "general": _budget(way), "earlier": _budget(way), **own}
-        return of_run(trained(way.replace(" ", "-"), method, seed, asked))
-    plain = trained("plain", "sequential", seed, asked)
-    return of_repair(plain, _budget(way), asked.blocks) if way.startswith("repair") else of_run(plain)
+    if variant.startswith("budget"):
+        own = {key: getattr(arguments, key) for key in ("samples", "rank", "probe", "checks")}
+        method = {"name": "budget", "general": _budget(variant), "earlier": _budget(variant), **own}
+        return of_run(trained(variant.replace(" ", "-"), method, seed, arguments))
+    plain = trained("plain", "sequential", seed, arguments)
+    return of_repair(plain, _budget(variant), arguments.blocks) if variant.startswith("repair") else of_run(plain)
 
 
-def kept(place: Path, way: str, seed: int, asked: argparse.Namespace) -> Cell:
+def kept(place: Path, variant: str, seed: int, arguments: argparse.Namespace) -> Cell:
     """A cell that is there, or now is.
 
     Raises:
         SystemExit: it was made with other options.
     """
-    options = {key: getattr(asked, key) for key in MADE_OF}
+    options = {key: getattr(arguments, key) for key in MADE_OF}
     if find_cell(place.parent, place.stem) is None:
-        files.write_json(place, {"made_of": options, **cell(way, seed, asked)})
+        files.write_json(place, {"made_of": options, **cell(variant, seed, arguments)})
     there = find_cell(place.parent, place.stem)
     assert there is not None
-    found: Cell = there.value
+    content: Cell = there.value
     for key, value in options.items():
-        if (used := found["made_of"][key]) != value:
+        if (used := content["made_of"][key]) != value:
             raise SystemExit(
                 f"{there.where} was made with --{key} {used}; --{key} is {value} now. Give the same, or other folders "
                 "(--page and --runs)."
             )
-    return found
+    return content
 
 
-def _budget(way: str) -> float:
+def _budget(variant: str) -> float:
     """Of "budget 0.02", bits per byte; plain training has all."""
-    return float(way.partition(" ")[2] or "inf")
+    return float(variant.partition(" ")[2] or "inf")
 
 
-def _interval(found: Any) -> list[float]:
-    return [found.value, found.low, found.high]
+def _interval(estimate: Any) -> list[float]:
+    return [estimate.value, estimate.low, estimate.high]
 
 
 # -- the page -------------------------------------------------------------------------------------------------
@@ -175,23 +175,23 @@ def lost(cells: list[Cell], group: str) -> str:
     return f"{fmean(values):.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
 
 
-def rows(found: Mapping[str, list[Cell]]) -> Iterator[str]:
+def rows(cells_by_variant: Mapping[str, list[Cell]]) -> Iterator[str]:
     """Of the table: plain, then each way by budget."""
-    plain = mean(found["plain"], "gained")
-    for name, cells in found.items():
-        told = [name, f"{mean(cells, 'gained'):.3f}", f"{mean(cells, 'gained') / plain:.0%}"]
+    plain = mean(cells_by_variant["plain"], "gained")
+    for name, cells in cells_by_variant.items():
+        columns = [name, f"{mean(cells, 'gained'):.3f}", f"{mean(cells, 'gained') / plain:.0%}"]
         for group in ("general", "earlier"):
             looks = cells[0].get("looks", {}).get(group)
             path = ("looks", group, -1)
-            told += (
+            columns += (
                 [f"{mean(cells, *path, key):.3f}" for key in ("predicted", "measured")] if looks else ["–", "–"]
             ) + [lost(cells, group)]
-        yield f"| {' | '.join(told)} |"
+        yield f"| {' | '.join(columns)} |"
 
 
-def predictions(found: Mapping[str, list[Cell]]) -> Iterator[str]:
+def predictions(cells_by_variant: Mapping[str, list[Cell]]) -> Iterator[str]:
     """How far predictions are from what was measured, over the looks whose measurement is no noise."""
-    for name, cells in found.items():
+    for name, cells in cells_by_variant.items():
         for group in ("general", "earlier"):
             looks = [DriftLook(**look) for cell in cells for look in cell.get("looks", {}).get(group, [])]
             sure = [look for look in looks if look.low > 0 and look.predicted > 0]
@@ -204,27 +204,27 @@ def predictions(found: Mapping[str, list[Cell]]) -> Iterator[str]:
                 )
 
 
-def page(found: Mapping[str, list[Cell]], asked: argparse.Namespace) -> str:
+def page(cells_by_variant: Mapping[str, list[Cell]], arguments: argparse.Namespace) -> str:
     """The results so far."""
-    seeds = len(found["plain"])
+    seeds = len(cells_by_variant["plain"])
     counted = "one seed" if seeds == 1 else f"{seeds} seeds"
     ends = "its interval" if seeds == 1 else "the lowest and highest seed"
-    notes = [f"* {name}: {note}" for name, cells in found.items() for note in cells[0].get("notes", [])]
-    options = " ".join(f"--{key} {getattr(asked, key)}" for key in (*MADE_OF, "seeds", "budgets"))
+    notes = [f"* {name}: {note}" for name, cells in cells_by_variant.items() for note in cells[0].get("notes", [])]
+    options = " ".join(f"--{key} {getattr(arguments, key)}" for key in (*MADE_OF, "seeds", "budgets"))
     return f"""# A forgetting budget
 
-Yelp reviews, then medical articles, {asked.steps} steps each of 16 rows of 128 tokens on
+Yelp reviews, then medical articles, {arguments.steps} steps each of 16 rows of 128 tokens on
 `benchmarks/bases/english-decoder` (5.6 M parameters), learning rate 5e-4, bf16, {counted}.
 Written by `python benchmarks/budget.py {options}`. All numbers are bits per byte
 at the end of the stream. *gained* is the mean over both domains against the base model, *p* what ½ Δᵀ F Δ predicts with
-{asked.rank} directions of F, without the correction, *probe* what was measured on the rows that steer the budget,
-*unseen text* {asked.blocks} held-out rows that neither has read (and {ends}). The budget, the same for both
+{arguments.rank} directions of F, without the correction, *probe* what was measured on the rows that steer the budget,
+*unseen text* {arguments.blocks} held-out rows that neither has read (and {ends}). The budget, the same for both
 groups, limits the probe's columns. *repair* is `everlearn repair` of the plain run: the largest step from the base
 model along its whole update that loses no more of general text, which is WiSE-FT's line. It limits general text alone.
 
 | | gained | of plain | general: p | probe | unseen text | earlier: p | probe | unseen text |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|
-{chr(10).join(rows(found))}
+{chr(10).join(rows(cells_by_variant))}
 
 ![Gained against lost](budget-frontier.svg)
 
@@ -237,7 +237,7 @@ Over the looks whose measured drift is above 0 with its 95 % interval: p / m, an
 
 | | text | looks | median of p / m | from, to | correlation |
 |---|---|---:|---:|---:|---:|
-{chr(10).join(predictions(found))}
+{chr(10).join(predictions(cells_by_variant))}
 
 ![Predicted and measured drift along training](budget.svg)
 
@@ -250,14 +250,14 @@ Notes in the results of the first seed:
 """
 
 
-def frontier(found: Mapping[str, list[Cell]]) -> Iterator[Plate]:
+def frontier(cells_by_variant: Mapping[str, list[Cell]]) -> Iterator[Plate]:
     """Gained against lost, a line a way."""
     lines = []
-    for series, way in enumerate(("budget", "repair")):
-        ends = ["plain"] if way == "repair" else []
+    for series, kind in enumerate(("budget", "repair")):
+        ends = ["plain"] if kind == "repair" else []
         points = sorted(
-            (mean(found[name], "general", 0), mean(found[name], "gained"))
-            for name in [*(each for each in found if each.startswith(way)), *ends]
+            (mean(cells_by_variant[name], "general", 0), mean(cells_by_variant[name], "gained"))
+            for name in [*(each for each in cells_by_variant if each.startswith(kind)), *ends]
         )
         if points:
             lines.append(Curve(series, *map(list, zip(*points, strict=True))))
@@ -265,9 +265,9 @@ def frontier(found: Mapping[str, list[Cell]]) -> Iterator[Plate]:
     yield from curves(Curves("gained", lines, caption, x_label="general text lost, bits per byte"))
 
 
-def along(found: Mapping[str, list[Cell]]) -> Iterator[Plate]:
+def along(cells_by_variant: Mapping[str, list[Cell]]) -> Iterator[Plate]:
     """Predicted and measured, of each budget."""
-    for name, cells in found.items():
+    for name, cells in cells_by_variant.items():
         looks = {group: [DriftLook(**look) for look in looks] for group, looks in cells[0].get("looks", {}).items()}
         yield from predicted_and_measured(looks, name, cells[0].get("starts", []))
 
@@ -276,7 +276,7 @@ def picture(plates: Iterator[Plate]) -> str:
     """Plates one below the other, for a light page."""
     drawn, down = [], 0.0
     for plate in plates:
-        svg = re.sub(r"var\(--([\w-]+)\)", lambda found: LIGHT.get(found[1], "#9aa0a6"), str(plate.svg))
+        svg = re.sub(r"var\(--([\w-]+)\)", lambda match: LIGHT.get(match[1], "#9aa0a6"), str(plate.svg))
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
         width, height = (float(each) for each in size.groups())  # type: ignore[union-attr]
         place = f'<svg x="0" y="{down + 18:g}" width="{width}" height="{height}" '
@@ -300,17 +300,20 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--probe", type=int, default=96)
     parser.add_argument("--checks", type=int, default=12)
-    asked = parser.parse_args()
-    budgets = [f"{float(each):g}" for each in asked.budgets.split(",")]
-    ways = ["plain", *(f"{way} {budget}" for way in ("budget", "repair") for budget in budgets)]
-    folder, found = asked.page.with_suffix("") / f"{asked.steps}-steps", dict[str, list[Cell]]()
-    for seed, way in itertools.product(map(int, asked.seeds.split(",")), ways):
-        place = folder / f"{way.replace(' ', '-')}-seed-{seed}.json"
-        found.setdefault(way, []).append(kept(place, way, seed, asked))
-        there = {each: found[each] for each in sorted(found, key=lambda way: (way[0] == "r", -_budget(way)))}
-        files.write_text(asked.page, page(there, asked))
-        files.write_text(asked.page.with_suffix(".svg"), picture(along(there)))
-        files.write_text(asked.page.with_name(f"{asked.page.stem}-frontier.svg"), picture(frontier(there)))
+    arguments = parser.parse_args()
+    budgets = [f"{float(each):g}" for each in arguments.budgets.split(",")]
+    variants = ["plain", *(f"{variant} {budget}" for variant in ("budget", "repair") for budget in budgets)]
+    folder, cells_by_variant = arguments.page.with_suffix("") / f"{arguments.steps}-steps", dict[str, list[Cell]]()
+    for seed, variant in itertools.product(map(int, arguments.seeds.split(",")), variants):
+        place = folder / f"{variant.replace(' ', '-')}-seed-{seed}.json"
+        cells_by_variant.setdefault(variant, []).append(kept(place, variant, seed, arguments))
+        there = {
+            each: cells_by_variant[each]
+            for each in sorted(cells_by_variant, key=lambda variant: (variant[0] == "r", -_budget(variant)))
+        }
+        files.write_text(arguments.page, page(there, arguments))
+        files.write_text(arguments.page.with_suffix(".svg"), picture(along(there)))
+        files.write_text(arguments.page.with_name(f"{arguments.page.stem}-frontier.svg"), picture(frontier(there)))
 
 
 if __name__ == "__main__":

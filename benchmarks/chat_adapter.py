@@ -114,9 +114,11 @@ def load_elsewhere(model: Path, folder: Path, work: Path) -> dict[str, Any]:
         if not place.is_dir():
             everlearn("export", str(folder), str(place), "--dtype", "bfloat16", *kind)
     call = [sys.executable, "-c", LOADED, str(model), *map(str, places)]
-    found = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
-    found["bytes"] = {place.name: sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in places}
-    return found
+    outputs = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
+    outputs["bytes"] = {
+        place.name: sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in places
+    }
+    return outputs
 
 
 def page(result: dict[str, Any]) -> str:
@@ -125,17 +127,17 @@ def page(result: dict[str, Any]) -> str:
         "| run | domain | steps kept | learnt ↑ | forgotten ↓ | better than the base at the end ↑ |",
         "|---|---|---|---|---|---|",
     ]
-    for way, results in result["runs"].items():
+    for row, results in result["runs"].items():
         numbers = results["summary"]["bits_per_byte"]
         for stage in results["cost"]["stages"]:
             steps = f"{stage['steps']} of {stage.get('planned_steps') or stage['steps']}"
             own = [as_text(numbers[key].get(stage["domain"])) for key in ("learnt", "forgotten", "gained")]
-            lines.append(f"| {' | '.join([way, stage['domain'], steps, *own])} |")
+            lines.append(f"| {' | '.join([row, stage['domain'], steps, *own])} |")
     lines += ["", "| run | general drift ↓ | still chats: before | after the last domain |", "|---|---|---|---|"]
-    for way, results in result["runs"].items():
+    for row, results in result["runs"].items():
         drift = as_text(results["summary"]["bits_per_byte"]["general_drift"]["general"])
         before, *_, after = (value for _, task, value, *_ in results["matrices"]["chats"]["cells"] if task == "chat")
-        lines.append(f"| {way} | {drift} | {before:.0%} | {after:.0%} |")
+        lines.append(f"| {row} | {drift} | {before:.0%} | {after:.0%} |")
     return "\n".join(lines)
 
 
@@ -161,34 +163,34 @@ def arguments(about: str, name: str, **numbers: int) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"everlearn-{name}")
     for option, default in numbers.items():
         parser.add_argument(f"--{option}", type=int, default=default)
-    given = parser.parse_args()
-    if not given.page and not given.data:
+    options = parser.parse_args()
+    if not options.page and not options.data:
         parser.error("MODEL and DATA are required")
-    return given
+    return options
 
 
 def main() -> None:
-    given = arguments(__doc__, "chat-adapter")
-    if given.page:
-        print(page(files.read_json(given.page)))
+    options = arguments(__doc__, "chat-adapter")
+    if options.page:
+        print(page(files.read_json(options.page)))
         return
-    model, data = given.model.resolve(), given.data.resolve()
-    given.work.mkdir(parents=True, exist_ok=True)
-    chats = given.work / "chats.jsonl"
+    model, data = options.model.resolve(), options.data.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    chats = options.work / "chats.jsonl"
     write_chats(data, chats)
     changes = overrides(RECIPE, model, data, chats)
     runs = {
-        way: run(RECIPE, given.work / f"run-{number}", [*changes, *more])
-        for number, (way, more) in enumerate(WAYS.items())
+        row: run(RECIPE, options.work / f"run-{number}", [*changes, *more])
+        for number, (row, more) in enumerate(WAYS.items())
     }
     result = {
         "model": model.name,
         "machine": platform.machine(),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "everlearn")},
         "runs": runs,
-        "loaded": load_elsewhere(model, given.work / "run-0", given.work),
+        "loaded": load_elsewhere(model, options.work / "run-0", options.work),
     }
-    files.write_json(given.output, result)
+    files.write_json(options.output, result)
 
 
 if __name__ == "__main__":

@@ -80,13 +80,13 @@ def page(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    given = arguments(__doc__, "chat-remedies")
-    if given.page:
-        print(page(files.read_json(given.page)))
+    options = arguments(__doc__, "chat-remedies")
+    if options.page:
+        print(page(files.read_json(options.page)))
         return
-    model, data = given.model.resolve(), given.data.resolve()
-    given.work.mkdir(parents=True, exist_ok=True)
-    chats, questions = given.work / "chats.jsonl", given.work / "questions.jsonl"
+    model, data = options.model.resolve(), options.data.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    chats, questions = options.work / "chats.jsonl", options.work / "questions.jsonl"
     write_chats(data, chats)
     write_questions(data, questions)
     changes = [*overrides(RECIPE, model, data, chats), f"evaluation.chat.prompts={questions}"]
@@ -97,9 +97,9 @@ def main() -> None:
         "runs": {},
     }
     for number, (row, more) in enumerate(ROWS.items()):
-        result["runs"][row] = run(RECIPE, given.work / f"run-{number}", [*changes, *more])
-    result["with_room"] = with_room(model, given.work, changes)
-    files.write_json(given.output, result)
+        result["runs"][row] = run(RECIPE, options.work / f"run-{number}", [*changes, *more])
+    result["with_room"] = with_room(model, options.work, changes)
+    files.write_json(options.output, result)
 
 
 if __name__ == "__main__":

@@ -52,23 +52,23 @@ def development(recipe: dict[str, Any]) -> dict[str, str]:
     return {f"end_tasks.{t['name']}.test": str(Path(t["test"]).with_name("dev.jsonl")) for t in recipe["end_tasks"]}
 
 
-def asked_for(place: Path) -> dict[str, Any]:
+def read_plan(place: Path) -> dict[str, Any]:
     """What TRIALS.yaml says.
 
     Raises:
         RecipeError: it is not there, no YAML, lacks a key, or a row is `like` one that does not come before it.
     """
     try:
-        asked = yaml.safe_load(place.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(place.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"{place} cannot be read: {error.strerror}.") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{place} is no YAML: {first_line(error)}.") from None
-    missing = [key for key in KEYS if not isinstance(asked, dict) or not asked.get(key)]
+    missing = [key for key in KEYS if not isinstance(settings, dict) or not settings.get(key)]
     if missing:
         raise RecipeError(f"{place} has no `{missing[0]}`; it takes {', '.join(KEYS)}.")
     known: list[str] = []
-    for row, tries in asked["rows"].items():
+    for row, tries in settings["rows"].items():
         if not isinstance(tries, dict) or not all(
             isinstance(values, list) or key == "like" for key, values in tries.items()
         ):
@@ -76,19 +76,19 @@ def asked_for(place: Path) -> dict[str, Any]:
         if "like" in tries and tries["like"] not in known:
             raise RecipeError(f"{place}, `rows.{row}.like`: '{tries['like']}' is no row before it.")
         known.append(row)
-    return dict(asked)
+    return dict(settings)
 
 
 class Trials:
     """What TRIALS.yaml asks for, and what is known of it."""
 
     def __init__(self, place: Path, data: Path, output: Path, runs: Path, domains: Sequence[str] = ()) -> None:
-        self.asked = asked_for(place)
-        self.settings_file = place.parent / self.asked["settings"]
+        self.plan = read_plan(place)
+        self.settings_file = place.parent / self.plan["settings"]
         overlay = read_overlay(self.settings_file)
-        self.suite = find_suite(self.asked["suite"]).on(overlay, data)
+        self.suite = find_suite(self.plan["suite"]).on(overlay, data)
         self.bench = RunFactory(self.suite, runs)
-        self.domains = tuple(domains or self.asked["domains"])
+        self.domains = tuple(domains or self.plan["domains"])
         plain = self.bench.plain()
         self.changes = development(
             self.suite.recipe(plain.domains, method=plain.methods, seed=0, name="x", folder=runs)
@@ -97,14 +97,14 @@ class Trials:
         shared = {key: value for key, value in overlay.recipe.items() if key != "model"}
         grid = overlay.grid.model_dump(mode="json", exclude={"rows"}, exclude_defaults=True)
         self.made_of = {
-            "seed": self.asked["seed"],
+            "seed": self.plan["seed"],
             "domains": list(self.domains),
             "suite": self.suite.name,
             "suite_keys": dict(overlay.suite),
             "grid": grid,
             "recipe": shared,
         }
-        self.found: dict[str, Any] = self.known()
+        self.results: dict[str, Any] = self.known()
 
     def known(self) -> dict[str, Any]:
         """Trials that are there.
@@ -127,7 +127,7 @@ class Trials:
 
     def keep(self) -> None:
         """Write down what is known."""
-        files.write_json(self.log, {"made_of": self.made_of, "rows": self.found})
+        files.write_json(self.log, {"made_of": self.made_of, "rows": self.results})
 
     def measured(self, row: str, own: dict[str, Any]) -> dict[str, float]:
         """Numbers of one trial."""
@@ -135,7 +135,7 @@ class Trials:
         label = "-".join([row, *(f"{key.split('.')[-1]}={value}" for key, value in own.items())])
         changes = {**entry.changes, **self.settings.rows.get(row, {}), **own, **self.changes}
         methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
-        job = Job(min(self.suite.orders), self.asked["seed"], self.domains, methods, changes)
+        job = Job(min(self.suite.orders), self.plan["seed"], self.domains, methods, changes)
         results, facts = entry.make(self.bench, job, self.bench.runs / label)
         own = GridCell(
             suite=self.suite.name, row=row, title=entry.title, order=job.order, seed=job.seed, settings={}, **facts
@@ -150,15 +150,15 @@ class Trials:
 
     def row(self, row: str) -> None:
         """Try the values of a row, one key after the other, and choose."""
-        if row not in self.asked["rows"]:
-            raise RecipeError(f"`--rows`: there is no row '{row}'.{did_you_mean(row, self.asked['rows'])}")
-        asked = dict(self.asked["rows"][row])
-        like = asked.pop("like", None)
-        if like and "chosen" not in self.found.get(like, {}):
+        if row not in self.plan["rows"]:
+            raise RecipeError(f"`--rows`: there is no row '{row}'.{did_you_mean(row, self.plan['rows'])}")
+        tries = dict(self.plan["rows"][row])
+        like = tries.pop("like", None)
+        if like and "chosen" not in self.results.get(like, {}):
             raise RecipeError(f"`--rows`: '{row}' begins with what was chosen for '{like}'. Choose that first.")
-        chosen = dict(self.found[like]["chosen"]) if like else {}
-        trials = self.found.setdefault(row, {"trials": []})["trials"]
-        for key, values in asked.items():
+        chosen = dict(self.results[like]["chosen"]) if like else {}
+        trials = self.results.setdefault(row, {"trials": []})["trials"]
+        for key, values in tries.items():
             tried = []
             for value in values:
                 own = chosen | {key: value}
@@ -170,15 +170,15 @@ class Trials:
                     print(row, json.dumps(known), flush=True)
                 tried.append(known)
             chosen[key] = self.best(tried)["changes"][key]
-        self.found[row]["chosen"] = chosen
+        self.results[row]["chosen"] = chosen
         self.keep()
 
     def best(self, tried: list[dict[str, Any]]) -> dict[str, Any]:
         """The trial to take."""
-        within = self.asked.get("within")
+        within = self.plan.get("within")
         good: list[dict[str, Any]] = []
-        if within is not None and PLAIN in self.found:
-            least = max(trial["accuracy"] for trial in self.found[PLAIN]["trials"]) - within
+        if within is not None and PLAIN in self.results:
+            least = max(trial["accuracy"] for trial in self.results[PLAIN]["trials"]) - within
             good = [trial for trial in tried if trial["accuracy"] >= least]
         return min(good, key=lambda trial: trial["bits_drift"]) if good else max(tried, key=lambda t: t["accuracy"])
 
@@ -187,8 +187,8 @@ class Trials:
         raw = yaml.safe_load(self.settings_file.read_text())
         raw["model"] = os.path.relpath(self.suite.overlay.recipe["model"], self.output.parent)
         rows = raw.setdefault("grid", {}).setdefault("rows", {})
-        for row, found in self.found.items():
-            rows[row] = {**rows.get(row, {}), **found.get("chosen", {})}
+        for row, outcome in self.results.items():
+            rows[row] = {**rows.get(row, {}), **outcome.get("chosen", {})}
         head = f"# Written by benchmarks/choose.py: {self.settings_file.name} with what was chosen for each row.\n"
         self.output.write_text(head + yaml.safe_dump(raw, sort_keys=False))
 
@@ -201,13 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--domains", help="Choose on these, with commas, instead of the file's.")
     parser.add_argument("--output", type=Path, help="TUNED.yaml; beside TRIALS.yaml when left out.")
     parser.add_argument("--runs", type=Path, default=Path("runs/choose"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     quiet()
-    output = given.output or given.trials.with_name(f"{given.trials.stem}-tuned.yaml")
+    output = options.output or options.trials.with_name(f"{options.trials.stem}-tuned.yaml")
     try:
-        domains = given.domains.split(",") if given.domains else ()
-        trials = Trials(given.trials, given.data, output, given.runs, domains)
-        for row in given.rows.split(",") if given.rows else trials.asked["rows"]:
+        domains = options.domains.split(",") if options.domains else ()
+        trials = Trials(options.trials, options.data, output, options.runs, domains)
+        for row in options.rows.split(",") if options.rows else trials.plan["rows"]:
             trials.row(row)
             trials.write()
     except EverlearnError as error:

@@ -60,7 +60,7 @@ def converted(old: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scores(old: Mapping[str, Any]) -> dict[str, Scores]:
     """Return the scores of each metric, from the moments, the tables of a stream and the points along its training."""
-    found: dict[str, Scores] = {}
+    by_metric: dict[str, Scores] = {}
     texts = {
         name: {m: {"bits_per_byte": v} for m, v in bits.items()} for name, bits in old.get("bits_per_byte", {}).items()
     }
@@ -73,15 +73,15 @@ def _scores(old: Mapping[str, Any]) -> dict[str, Scores]:
             for moment, scores in moments.items():
                 for metric, value in scores.items():
                     for row in _rows(old, name, moment):
-                        found.setdefault(metric, {})[row, name] = value
+                        by_metric.setdefault(metric, {})[row, name] = value
     for metric, key in (("bits_per_byte", "matrix"), ("accuracy", "accuracies")):
         for row, column, value in _dense(old.get(key)):
-            found.setdefault(metric, {})[row, column] = value
+            by_metric.setdefault(metric, {})[row, column] = value
     if points := old.get("points"):
         for row, point in (("base", points[0]), (old["domains"][-1], points[-1])):
             for metric, by_name in [*point["learnt"].items(), *point["kept"].items()]:
-                found.setdefault(metric, {}).update({(row, name): value for name, value in by_name.items()})
-    return found
+                by_metric.setdefault(metric, {}).update({(row, name): value for name, value in by_name.items()})
+    return by_metric
 
 
 def _dense(table: Mapping[str, Any] | None) -> Iterator[tuple[str, str, float]]:

@@ -71,7 +71,7 @@ def texts(data: Path, name: str, characters: int) -> list[str]:
 def pairs(data: Path, split: str, count: int) -> Dataset:
     """Conversations with a right and a wrong answer."""
 
-    def said(answer: str) -> list[dict[str, str]]:
+    def conversation(answer: str) -> list[dict[str, str]]:
         return [{"role": "assistant", "content": f"{answer.capitalize()}."}]
 
     other = {"positive": "negative", "negative": "positive"}
@@ -80,8 +80,8 @@ def pairs(data: Path, split: str, count: int) -> Dataset:
         [
             {
                 "prompt": [{"role": "user", "content": f"{QUESTION}\n\n{row['text']}"}],
-                "chosen": said(row["label"]),
-                "rejected": said(other[row["label"]]),
+                "chosen": conversation(row["label"]),
+                "rejected": conversation(other[row["label"]]),
             }
             for row in islice(short, count)
         ]
@@ -167,40 +167,40 @@ def page(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    given = arguments(__doc__, "dpo", steps=64)
-    if given.page:
-        print(page(files.read_json(given.page)))
+    options = arguments(__doc__, "dpo", steps=64)
+    if options.page:
+        print(page(files.read_json(options.page)))
         return
     quiet()
     measured = {
-        "general": texts(given.data, "D0/wikipedia/train.jsonl.gz", GENERAL_CHARACTERS),
+        "general": texts(options.data, "D0/wikipedia/train.jsonl.gz", GENERAL_CHARACTERS),
         "held_out": {
-            "general text": texts(given.data, "D0/wikipedia/test.jsonl.gz", HELD_OUT_CHARACTERS),
-            EARLIER: texts(given.data, f"domains/{EARLIER}/test.jsonl.gz", HELD_OUT_CHARACTERS),
+            "general text": texts(options.data, "D0/wikipedia/test.jsonl.gz", HELD_OUT_CHARACTERS),
+            EARLIER: texts(options.data, f"domains/{EARLIER}/test.jsonl.gz", HELD_OUT_CHARACTERS),
         },
     }
     result: dict[str, Any] = {
-        "model": given.model.name,
-        "steps": given.steps,
+        "model": options.model.name,
+        "steps": options.steps,
         "pairs_per_step": ARGUMENTS["per_device_train_batch_size"],
         "methods": METHODS,
         "trainings": [],
         "machine": platform.machine(),
         "versions": {each.__name__: each.__version__ for each in (torch, transformers, trl, everlearn)},
     }
-    if given.output.is_file():
-        result |= files.read_json(given.output)
-    if not (given.work / "earlier").is_dir() or "earlier" not in result:
-        result["earlier"] = learn_earlier(given.model, given.data, given.work, given.steps, measured)
-        files.write_json(given.output, result)
+    if options.output.is_file():
+        result |= files.read_json(options.output)
+    if not (options.work / "earlier").is_dir() or "earlier" not in result:
+        result["earlier"] = learn_earlier(options.model, options.data, options.work, options.steps, measured)
+        files.write_json(options.output, result)
     done = {(each["method"], each["learning_rate"]) for each in result["trainings"]}
     for rate, name in product(RATES, METHODS):
         if (name, rate) not in done:
             began = time.monotonic()
-            found = learn_preferences(name, rate, given.data, given.work, given.steps, measured)
+            outcome = learn_preferences(name, rate, options.data, options.work, options.steps, measured)
             spent = round(time.monotonic() - began)
-            result["trainings"].append({"method": name, "learning_rate": rate, "seconds": spent, **found})
-            files.write_json(given.output, result)
+            result["trainings"].append({"method": name, "learning_rate": rate, "seconds": spent, **outcome})
+            files.write_json(options.output, result)
 
 
 if __name__ == "__main__":

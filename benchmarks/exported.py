@@ -90,11 +90,11 @@ def recipe(name: str, method: Any, data: Path, runs: Path) -> Recipe:
 
 def training_text(run: Recipe) -> set[tuple[str, ...]]:
     """Every stretch of so many words of what the run trained on."""
-    found: set[tuple[str, ...]] = set()
+    seen: set[tuple[str, ...]] = set()
     for domain in run.domains:
         for document, _ in read_documents(domain):
-            found.update(stretches(words_of(document.text)))
-    return found
+            seen.update(stretches(words_of(document.text)))
+    return seen
 
 
 def words_of(text: str) -> list[str]:
@@ -105,9 +105,9 @@ def words_of(text: str) -> list[str]:
 def stretches(words: list[str]) -> Iterator[tuple[str, ...]]:
     """Each stretch of :data:`WORDS` words, but for those that say nothing (numbers and letters alone)."""
     for at in range(len(words) - WORDS + 1):
-        found = tuple(words[at : at + WORDS])
-        if sum(len(word) > 2 and not word.isdigit() for word in found) >= WORDS - 1:
-            yield found
+        stretch = tuple(words[at : at + WORDS])
+        if sum(len(word) > 2 and not word.isdigit() for word in stretch) >= WORDS - 1:
+            yield stretch
 
 
 def readable(path: Path) -> Iterator[str]:
@@ -141,29 +141,29 @@ def rows(path: Path) -> Iterator[list[int]]:
 def search(folder: Path, text: set[tuple[str, ...]], paths: Iterable[str]) -> dict[str, int]:
     """What a folder holds of the training text and of this machine's paths."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
-    found = {"files": 0, "bytes": 0, "rows of whole numbers": 0, "stretches of training text": 0, "paths": 0}
+    counts = {"files": 0, "bytes": 0, "rows of whole numbers": 0, "stretches of training text": 0, "paths": 0}
     vocabulary = len(tokenizer)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        found["files"] += 1
-        found["bytes"] += path.stat().st_size
+        counts["files"] += 1
+        counts["bytes"] += path.stat().st_size
         content = path.read_bytes()
-        found["paths"] += sum(
+        counts["paths"] += sum(
             content.count(place.encode()) + content.count(place.encode("utf-16-le")) for place in paths
         )
         seen = {each for part in readable(path) for each in stretches(words_of(part)) if each in text}
         for row in rows(path):
-            found["rows of whole numbers"] += 1
+            counts["rows of whole numbers"] += 1
             decoded = tokenizer.decode([each for each in row if 0 <= each < vocabulary])
             seen.update(each for each in stretches(words_of(decoded)) if each in text)
-        found["stretches of training text"] += len(seen)
-    return found
+        counts["stretches of training text"] += len(seen)
+    return counts
 
 
-def elsewhere(python: str, made: Export, base: str, dtype: str, runs: Path) -> tuple[torch.Tensor, dict[str, Any]]:
+def elsewhere(python: str, exported: Export, base: str, dtype: str, runs: Path) -> tuple[torch.Tensor, dict[str, Any]]:
     """What the other interpreter makes of an export."""
     out = runs / "logits.safetensors"
     done = subprocess.run(
-        [python, "-I", "-c", ELSEWHERE, str(made.folder), base, dtype, str(out)],
+        [python, "-I", "-c", ELSEWHERE, str(exported.folder), base, dtype, str(out)],
         input=TEXT,
         capture_output=True,
         text=True,
@@ -172,8 +172,8 @@ def elsewhere(python: str, made: Export, base: str, dtype: str, runs: Path) -> t
     )
     if done.returncode:
         sys.exit(done.stderr)
-    said = json.loads(done.stdout.strip().splitlines()[-1])
-    return files.load_tensors(out)["logits"], said
+    report = json.loads(done.stdout.strip().splitlines()[-1])
+    return files.load_tensors(out)["logits"], report
 
 
 def main() -> None:
@@ -182,23 +182,23 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--plain", required=True, help="an interpreter without everlearn")
     parser.add_argument("--output", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     quiet()
     lora = [{"name": "inc_lora", "r": 8, "target_modules": "attention"}, {"name": "replay", "share": 0.2}]
-    whole = [{"name": "das", "samples": 32}, {"name": "replay", "share": 0.2}]
+    full = [{"name": "das", "samples": 32}, {"name": "replay", "share": 0.2}]
     with tempfile.TemporaryDirectory() as temporary:
         runs, used, searched, versions = Path(temporary).resolve(), [], [], {}
-        for name, method in (("lora", lora), ("das", whole)):
-            learner = ContinualLearner(recipe(name, method, asked.data.resolve(), runs), reporter=Terminal())
+        for name, method in (("lora", lora), ("das", full)):
+            learner = ContinualLearner(recipe(name, method, arguments.data.resolve(), runs), reporter=Terminal())
             learner.run()
             text = training_text(learner.recipe)
-            paths = {str(runs), str(asked.data.resolve()), str(BASE.resolve()), str(Path.home()), "/tmp/"}
+            paths = {str(runs), str(arguments.data.resolve()), str(BASE.resolve()), str(Path.home()), "/tmp/"}
             forms = [("whole model", False, False), ("with its memory", False, True)]
             forms += [("adapter", True, False)] if name == "lora" else []
             for form, adapter, memory in forms:
                 place = runs / f"{name}-{form.replace(' ', '-')}"
-                made = export(learner.folder.path, place, adapter=adapter, with_memory=memory, license="apache-2.0")
-                searched.append((f"{name}, {form}", search(made.folder, text, paths)))
+                exported = export(learner.folder.path, place, adapter=adapter, with_memory=memory, license="apache-2.0")
+                searched.append((f"{name}, {form}", search(exported.folder, text, paths)))
                 if memory:
                     continue
                 tokens = AutoTokenizer.from_pretrained(BASE)(TEXT, return_tensors="pt")
@@ -207,17 +207,19 @@ def main() -> None:
                     base = learner.model_after(0).eval()(**tokens).logits
                 # The base model is stored in bfloat16, as which transformers loads it unless it is told otherwise.
                 for dtype in ("float32", "auto") if adapter else ("auto",):
-                    logits, said = elsewhere(asked.plain, made, str(BASE.resolve()) if adapter else "", dtype, runs)
-                    versions, far = said["versions"], float((logits - ours).abs().max())
+                    logits, report = elsewhere(
+                        arguments.plain, exported, str(BASE.resolve()) if adapter else "", dtype, runs
+                    )
+                    versions, far = report["versions"], float((logits - ours).abs().max())
                     as_read = f", base read as {'stored (bfloat16)' if dtype == 'auto' else dtype}" if adapter else ""
-                    used.append((f"{name}, {form}{as_read}", far, float((base - ours).abs().max()), said["filled"]))
+                    used.append((f"{name}, {form}{as_read}", far, float((base - ours).abs().max()), report["filled"]))
             searched.append((f"{name}, the stage's own folder", search(_last(learner), text, paths)))
         page = _page(used, searched, versions)
     print(page)
-    if asked.output is not None:
-        files.write_text(asked.output, page)
-    clean = [found for name, found in searched if name.endswith(("whole model", "adapter"))]
-    if any(found["stretches of training text"] or found["paths"] for found in clean):
+    if arguments.output is not None:
+        files.write_text(arguments.output, page)
+    clean = [counts for name, counts in searched if name.endswith(("whole model", "adapter"))]
+    if any(counts["stretches of training text"] or counts["paths"] for counts in clean):
         sys.exit("Something is in an export that must not be.")
 
 
@@ -256,9 +258,9 @@ def _page(used: list[Any], searched: list[Any], versions: dict[str, str]) -> str
         "| | files | size | rows of whole numbers | stretches of training text | paths |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name, found in searched:
-        counts = [f"{found['files']}", size(found["bytes"])]
-        counts += [f"{found[key]:,}" for key in ("rows of whole numbers", "stretches of training text", "paths")]
+    for name, contents in searched:
+        counts = [f"{contents['files']}", size(contents["bytes"])]
+        counts += [f"{contents[key]:,}" for key in ("rows of whole numbers", "stretches of training text", "paths")]
         lines.append(f"| {name} | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 

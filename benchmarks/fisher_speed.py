@@ -107,7 +107,7 @@ def compare(kind: str, rows: int, length: int, turns: int) -> dict[str, Any]:
 
     @torch.no_grad()
     def difference(name: str) -> float | None:
-        far = [float((found[name][each] - exact[each]).norm() / exact[each].norm()) for each in seen]
+        far = [float((measured[name][each] - exact[each]).norm() / exact[each].norm()) for each in seen]
         return None if name == PLAIN else max(far)
 
     def loop() -> Gradients:
@@ -117,32 +117,32 @@ def compare(kind: str, rows: int, length: int, turns: int) -> dict[str, Any]:
                 totals[name] += square / rows
         return totals
 
-    ways: dict[str, Callable[[], Gradients]] = {PLAIN: plain, ONE_PASS: one_pass, LOOP: loop}
+    variants: dict[str, Callable[[], Gradients]] = {PLAIN: plain, ONE_PASS: one_pass, LOOP: loop}
     if kind == "encoder" and not (batch["labels"] == IGNORE).any():
-        ways[VMAP] = lambda: vmapped(model, batch)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    found: dict[str, Gradients] = {}
+        variants[VMAP] = lambda: vmapped(model, batch)
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    measured: dict[str, Gradients] = {}
     for turn in range(turns + 1):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             start = time.process_time()
-            found[name] = way()
+            measured[name] = variant()
             if turn:  # the first turn warms up
                 times[name].append(time.process_time() - start)
     start = time.process_time()
     gradient_moment(model, [batch], loss)
-    whole = time.process_time() - start
+    seconds = time.process_time() - start
     medians = {name: statistics.median(each) for name, each in times.items()}
-    exact = found[LOOP]
+    exact = measured[LOOP]
     # Gradients that are 0 but for rounding (a key's bias) have no relative difference.
     seen = {name for name, value in exact.items() if value.norm() > 1e-12 * max(v.norm() for v in exact.values())}
     result: dict[str, Any] = {"parameters": sum(parameter.numel() for parameter in parameters.values())}
     result |= {"rows": rows_of(batch), "alone": sorted(tried.alone), "ways": {}}
-    result["trial_processor_seconds"] = max(0.0, whole - medians[ONE_PASS])
-    for name, way in ways.items():
+    result["trial_processor_seconds"] = max(0.0, seconds - medians[ONE_PASS])
+    for name, variant in variants.items():
         result["ways"][name] = {
             "processor_seconds": medians[name],
             "times_plain": medians[name] / medians[PLAIN],
-            "peak_bytes": harness.peaks(way, "cpu").whole,
+            "peak_bytes": harness.peaks(variant, "cpu").total,
             "difference": difference(name),
             "turns": times[name],
         }
@@ -156,10 +156,11 @@ def table(results: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for title, result in results.items():
-        for name, way in result["ways"].items():
-            far = "–" if way["difference"] is None else f"{way['difference']:.0e}"
+        for name, variant in result["ways"].items():
+            far = "–" if variant["difference"] is None else f"{variant['difference']:.0e}"
             numbers = (
-                f"{way['processor_seconds']:.3f} | {way['times_plain']:.2f} | {way['peak_bytes'] / 1e6:.0f} | {far}"
+                f"{variant['processor_seconds']:.3f} | {variant['times_plain']:.2f} | "
+                f"{variant['peak_bytes'] / 1e6:.0f} | {far}"
             )
             lines.append(f"| {title if name == PLAIN else ''} | {name} | {numbers} |")
     return "\n".join(lines)
@@ -183,7 +184,7 @@ def main() -> None:
             print(table({kind: result}), flush=True)
     harness.save(arguments.output, report)
     if arguments.output is not None:
-        said = (
+        sentence = (
             f"`benchmarks/fisher_speed.py`, {report['device']}, {report['threads']} thread, medians of "
             f"{arguments.turns} turns in processor time. {arguments.note}"
         )
@@ -194,7 +195,7 @@ def main() -> None:
         )
         text = [
             "# Exact Fisher information beside a forward and backward pass",
-            said.strip(),
+            sentence.strip(),
             table(report["comparisons"]),
             f"Once for each measurement, whatever the number of rows: {sizes}. Parameters that needed a pass for each "
             f"sample: {', '.join(sorted(alone)) or 'none'}. A Fisher diagonal is 4 bytes a parameter.",

@@ -49,11 +49,15 @@ BESIDE = {
 def trials_table(suite: Suite, trials: dict[str, Any]) -> Table:
     """What was tried for each row, and what was chosen."""
     rows = []
-    for row, found in trials["rows"].items():
-        chosen = found["chosen"]
+    for row, outcome in trials["rows"].items():
+        chosen = outcome["chosen"]
         key = list(chosen)[-1]
-        said = "; ".join(f"{trial['changes'][key]:g}: {_measured(trial)}" for trial in found["trials"])
-        cells = (TableCell(key.split(".")[-1]), TableCell(said or "none of its own"), TableCell(f"{chosen[key]:g}"))
+        trial_texts = "; ".join(f"{trial['changes'][key]:g}: {_measured(trial)}" for trial in outcome["trials"])
+        cells = (
+            TableCell(key.split(".")[-1]),
+            TableCell(trial_texts or "none of its own"),
+            TableCell(f"{chosen[key]:g}"),
+        )
         rows.append((entry_of(row, suite).title, cells))
     made_of = trials["made_of"]
     caption = (
@@ -62,7 +66,7 @@ def trials_table(suite: Suite, trials: dict[str, Any]) -> Table:
     )
     if any("+" in row for row in trials["rows"]):
         caption += " A row with MIGU begins with the learning rate chosen without it."
-    elif any(len(found["chosen"]) > 1 for found in trials["rows"].values()):
+    elif any(len(outcome["chosen"]) > 1 for outcome in trials["rows"].values()):
         caption += " A row of another strength has the learning rate chosen for plain fine-tuning."
     return Table("What was tried", ("Method", "Strength", "Value: accuracy", "Chosen"), tuple(rows), caption)
 
@@ -110,9 +114,9 @@ def main() -> None:
         results = HERE / f"{name}-results"
         trials = json.loads((HERE / f"{name}-tuned.json").read_text(encoding="utf-8"))
         suite = find_suite(trials["made_of"]["suite"])
-        said = page.read_text(encoding="utf-8").partition("\n### ")[0].strip()
+        text = page.read_text(encoding="utf-8").partition("\n### ")[0].strip()
         parts = [
-            said,
+            text,
             GridPage(suite, load_results(results / "tuned")).markdown().strip(),
             markdown_table(trials_table(suite, trials), level=3),
             *beside(results),

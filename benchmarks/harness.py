@@ -258,12 +258,12 @@ class Peaks:
     """The most bytes of tensors that lived at once, over what was there before.
 
     Attributes:
-        whole: at any time.
-        steps: in the steps, with all that was held meanwhile; as `whole` where there are none, and on an accelerator,
+        total: at any time.
+        steps: in the steps, with all that was held meanwhile; as `total` where there are none, and on an accelerator,
             which keeps no record of when.
     """
 
-    whole: int
+    total: int
     steps: int
 
 
@@ -282,8 +282,8 @@ def peaks(work: Callable[[], object], device: str) -> Peaks:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         work()
-        whole = torch.cuda.max_memory_allocated() - before
-        return Peaks(whole, whole)
+        peak = torch.cuda.max_memory_allocated() - before
+        return Peaks(peak, peak)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
@@ -303,25 +303,25 @@ def _end(trainer: Trainer) -> None:
             trainer.protection.end()
 
 
-def beside_first(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def beside_first(summaries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Each summary with its times (and memory, where it was measured) as multiples of the first's."""
-    first = next(iter(found.values()))
-    for summary in found.values():
+    first = next(iter(summaries.values()))
+    for summary in summaries.values():
         for number in ("seconds_per_step", "processor_seconds_per_step", "peak_bytes"):
             if number in summary:
                 summary[f"times_{number}"] = summary[number] / first[number]
-    return found
+    return summaries
 
 
-def overhead_table(found: dict[str, dict[str, Any]]) -> str:
+def overhead_table(summaries: dict[str, dict[str, Any]]) -> str:
     """Markdown: seconds a step, their multiples of the first row's in wall and processor time, peak memory and its;
     where a row declares what it holds (`declared_bytes`), that beside how far its steps' peak is over the first's."""
     heads = ["", "seconds a step", "times the first", "in processor time", "peak memory, MB", "times the first"]
-    first = next(iter(found.values()))
-    declared = any("declared_bytes" in summary for summary in found.values())
+    first = next(iter(summaries.values()))
+    declared = any("declared_bytes" in summary for summary in summaries.values())
     heads += ["steps over the first's, MB", "declared, MB"] * declared
     lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|---" * len(heads) + "|"]
-    for name, summary in found.items():
+    for name, summary in summaries.items():
         peak = summary.get("peak_bytes")
         memory = ["–", "–"] if peak is None else [f"{peak / 1e6:.1f}", f"{summary['times_peak_bytes']:.3f}"]
         if declared:

@@ -111,9 +111,9 @@ def main() -> None:
         batch = {
             name: tensor.to(device) for name, tensor in make_batch(arguments.batch, arguments.length, seed=turn).items()
         }
-        for name, way in WAYS.items():
+        for name, variant in WAYS.items():
             start = time.perf_counter()
-            results[name] = way(model, batch)
+            results[name] = variant(model, batch)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if turn:  # the first turn warms up

@@ -55,16 +55,16 @@ def _holds(interval: tuple[float, float] | None, value: float) -> bool:
     return interval[0] <= value <= interval[1]
 
 
-def page(found: Mapping[str, Any]) -> str:
+def page(data: Mapping[str, Any]) -> str:
     """The page of what was found."""
     lines = [
         f"| {row['runs']} | {_percent(row['mean'])} | {_percent(row['pairs'])} | {_percent(row['one against'])} | "
         f"{_percent(row['p below 0.05'])} | {_percent(row['skewed'])} | {_percent(row['bootstrap'])} |"
-        for row in found["rows"]
+        for row in data["rows"]
     ]
     return f"""# Coverage of intervals over runs
 
-Written by `benchmarks/interval_coverage.py`: {found["draws"]:,} draws for each number of runs, {found["bootstraps"]:,}
+Written by `benchmarks/interval_coverage.py`: {data["draws"]:,} draws for each number of runs, {data["bootstraps"]:,}
 for the bootstrap; percent of draws in which the 95 % interval holds the true value. Runs are drawn from a normal
 distribution; *skewed*: from a log-normal one (σ = 0.5), for which Student's t is not exact. *Pairs*: the difference of
 two rows whose runs share their seeds' noise. *One against*: so many runs against a single one. *p below 0.05*: how
@@ -84,10 +84,10 @@ def _percent(share: float) -> str:
 def main() -> None:
     """Draw, and write both files."""
     rows = [{"runs": runs} | coverage(runs, DRAWS) for runs in RUNS]
-    found = {"draws": DRAWS, "bootstraps": BOOTSTRAPS, "rows": rows}
-    files.write_json(PLACE / "intervals.json", found)
-    files.write_text(PLACE / "intervals.md", page(found))
-    print(page(found))
+    data = {"draws": DRAWS, "bootstraps": BOOTSTRAPS, "rows": rows}
+    files.write_json(PLACE / "intervals.json", data)
+    files.write_text(PLACE / "intervals.md", page(data))
+    print(page(data))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def by_itself(folder: Path, tasks: Path, dtype: str = "auto") -> dict[str, dict[
     import lm_eval
     from lm_eval.tasks import TaskManager
 
-    found = lm_eval.simple_evaluate(
+    results = lm_eval.simple_evaluate(
         model="hf",
         model_args={"pretrained": str(folder), "device": "cpu", "dtype": dtype},
         batch_size=8,
@@ -109,8 +109,8 @@ def by_itself(folder: Path, tasks: Path, dtype: str = "auto") -> dict[str, dict[
         bootstrap_iters=0,
     )
     return {
-        name: {metric: found["results"][name][f"{metric},none"] for metric in metrics}
-        | {"examples": len(found["samples"][name])}
+        name: {metric: results["results"][name][f"{metric},none"] for metric in metrics}
+        | {"examples": len(results["samples"][name])}
         for name, (_, _, metrics) in TASKS.items()
     }
 
@@ -122,10 +122,10 @@ def measure(data: Path, limit: int, steps: int) -> dict[str, Any]:
         learner = ContinualLearner(recipes.parse(recipe(data, tasks, Path(scratch), steps)))
         results = learner.run()
         stage = next(learner.folder.path.glob("stage-01*"))
-        asked = ((BASE, "base", "auto"), (BASE, "base", "float32"), (stage, DOMAIN, "auto"))
+        checkpoints = ((BASE, "base", "auto"), (BASE, "base", "float32"), (stage, DOMAIN, "auto"))
         rows = []
-        for folder, row, dtype in asked:
-            said = by_itself(folder, tasks, dtype)
+        for folder, row, dtype in checkpoints:
+            scores = by_itself(folder, tasks, dtype)
             for name, (_, _, metrics) in TASKS.items():
                 for metric in metrics:
                     here = (LOWER if metric in TEXT else PREFIX) + metric
@@ -135,9 +135,9 @@ def measure(data: Path, limit: int, steps: int) -> dict[str, Any]:
                             "dtype": dtype,
                             "task": name,
                             "metric": metric,
-                            "examples": said[name]["examples"],
+                            "examples": scores[name]["examples"],
                             "everlearn": results.matrices[here].estimates()[row, name].value,
-                            "lm_eval": said[name][metric],
+                            "lm_eval": scores[name][metric],
                         }
                     )
     versions = {each: metadata.version(each) for each in ("lm_eval", "transformers", "torch")}
@@ -158,24 +158,24 @@ def differ(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     ]
 
 
-def page(found: Mapping[str, Any]) -> str:
+def page(results: Mapping[str, Any]) -> str:
     """Both numbers side by side."""
-    versions = found["versions"]
+    versions = results["versions"]
     lines = [
         f"| {row['checkpoint']} | {row['dtype']} | {row['task']} ({row['examples']}) | {row['metric']} "
         f"| {row['everlearn']:.8g} | {row['lm_eval']:.8g} | {abs(row['everlearn'] - row['lm_eval']):.2g} |"
-        for row in found["rows"]
+        for row in results["rows"]
     ]
-    compared = [row for row in found["rows"] if not saved_otherwise(row)]
-    wrong = len(differ(found["rows"]))
+    compared = [row for row in results["rows"] if not saved_otherwise(row)]
+    wrong = len(differ(results["rows"]))
     verdict = f"All {len(compared)} are equal" if not wrong else f"{wrong} of {len(compared)} differ"
     return f"""# lm_eval in a run, and by itself
 
-`evaluation.lm_eval` in a run of one domain ({found["domain"]}, {found["steps"]} steps under bf16, from
+`evaluation.lm_eval` in a run of one domain ({results["domain"]}, {results["steps"]} steps under bf16, from
 `benchmarks/bases/english-decoder`), beside `lm_eval.simple_evaluate(model="hf", …)` of the base model's folder and of
 the stage's. lm_eval {versions["lm_eval"]}, transformers {versions["transformers"]}, torch {versions["torch"]},
-on a CPU. Tasks are local files, the first {found["limit"]} examples of each (the number in brackets). Written by
-`python benchmarks/lm_eval_equal.py DATA --limit {found["limit"]} --steps {found["steps"]}`; [json](lm-eval.json).
+on a CPU. Tasks are local files, the first {results["limit"]} examples of each (the number in brackets). Written by
+`python benchmarks/lm_eval_equal.py DATA --limit {results["limit"]} --steps {results["steps"]}`; [json](lm-eval.json).
 
 {verdict} (to a relative {TOLERANCE:g}). Not counted is the base model with `dtype` auto. Its weights are saved in
 bfloat16, lm_eval then computes in bfloat16, and a run computes in float32; with `dtype=float32` it is counted. A
@@ -194,12 +194,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--page", type=Path, default=PAGE)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     quiet()
-    found = measure(asked.data, asked.limit, asked.steps)
-    files.write_json(asked.page.with_suffix(".json"), found)
-    files.write_text(asked.page, page(found))
-    sys.exit(bool(differ(found["rows"])))
+    results = measure(arguments.data, arguments.limit, arguments.steps)
+    files.write_json(arguments.page.with_suffix(".json"), results)
+    files.write_text(arguments.page, page(results))
+    sys.exit(bool(differ(results["rows"])))
 
 
 if __name__ == "__main__":

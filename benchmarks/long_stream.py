@@ -97,25 +97,25 @@ def timed(work: Callable[[], Any]) -> float:
 
 def measure(folder: Path, model: Path, length: int, columns: str) -> dict[str, Any]:
     """One stream, taken to its end, then looked at again."""
-    made = recipe(folder, model, [write_domain(folder / "data", number) for number in range(length)], columns)
-    run = made.folder()
-    whole = timed(ContinualLearner(made).run)
+    stream = recipe(folder, model, [write_domain(folder / "data", number) for number in range(length)], columns)
+    run = stream.folder()
+    run_seconds = timed(ContinualLearner(stream).run)
     again = timed(ContinualLearner.open(run).resume)
-    outcome = Outcome(made, ContinualLearner.open(run).folder)
+    outcome = Outcome(stream, ContinualLearner.open(run).folder)
     cells = list((run / "evaluation").glob("stage-*/*.safetensors"))
-    found = {
+    measurements = {
         "domains": length,
         "columns": columns,
         "cells": len(cells),
         "cells_bytes": sum(path.stat().st_size for path in cells),
         "results_bytes": (run / "results.json").stat().st_size,
         "page_bytes": (run / "report.html").stat().st_size,
-        "run_seconds": whole,
+        "run_seconds": run_seconds,
         "results_seconds": timed(lambda: outcome.results("causal", [])),
         "resume_finished_seconds": again,
     }
     shutil.rmtree(run)
-    return found
+    return measurements
 
 
 def page(rows: list[dict[str, Any]]) -> str:

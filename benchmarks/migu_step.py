@@ -62,7 +62,7 @@ def compare(width: int, precision: str, arguments: argparse.Namespace) -> dict[s
     )
     result = {name: timing.summary(arguments.batch * harness.LENGTH) for name, timing in timings.items()}
     for name, make in contenders.items():
-        result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device).whole
+        result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device).total
     return harness.beside_first(result)
 
 
@@ -82,12 +82,12 @@ def main() -> None:
             print(tables[-1], flush=True)
     harness.save(arguments.output, report)
     if arguments.output is not None:
-        said = (
+        sentence = (
             f"`benchmarks/migu_step.py`, {report['device']}, {report['threads']} thread(s), {arguments.batch} rows of "
             f"{harness.LENGTH} tokens, {arguments.segments} segments of {arguments.steps} steps of each form in turns; "
             f"medians. Load average when it began: {report['load_average_at_start']:.1f}. {arguments.note or ''}"
         )
-        text = "\n".join(["# A MIGU step beside a plain one", "", said.strip(), "", *tables])
+        text = "\n".join(["# A MIGU step beside a plain one", "", sentence.strip(), "", *tables])
         arguments.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

@@ -75,12 +75,12 @@ def cases() -> list[tuple[Values, Values]]:
         *((range(3), range(4)), (range(3), range(1, 4)), (range(5), range(3, 9))),
         *((range(1), range(3)), (range(3), range(1)), (range(2), range(2, 5)), (range(1), range(1, 3))),
     ]
-    made = [({s: rng.normal(0.3, 0.02) for s in a}, {s: rng.normal(0.28, 0.02) for s in b}) for a, b in seeds]
-    made.append(({0: 0.10, 1: 0.14}, {0: 0.0, 1: 0.0}))
-    made.append((dict.fromkeys(range(3), 0.1 + 0.2), dict.fromkeys(range(3), 0.3)))
-    made.append(({s: rng.normal(1e-7, 1e-8) for s in range(3)}, {s: rng.normal(0, 1e-8) for s in range(3)}))
-    made.append(({s: 1e3 + s + rng.normal() for s in range(4)}, {s: 1e3 + s for s in range(4)}))
-    return made
+    pairs = [({s: rng.normal(0.3, 0.02) for s in a}, {s: rng.normal(0.28, 0.02) for s in b}) for a, b in seeds]
+    pairs.append(({0: 0.10, 1: 0.14}, {0: 0.0, 1: 0.0}))
+    pairs.append((dict.fromkeys(range(3), 0.1 + 0.2), dict.fromkeys(range(3), 0.3)))
+    pairs.append(({s: rng.normal(1e-7, 1e-8) for s in range(3)}, {s: rng.normal(0, 1e-8) for s in range(3)}))
+    pairs.append(({s: 1e3 + s + rng.normal() for s in range(4)}, {s: 1e3 + s for s in range(4)}))
+    return pairs
 
 
 def runs_of(row: str, values: Values) -> list[Run]:
@@ -99,19 +99,19 @@ def _run(row: str, seed: int, learnt: float) -> Run:
     return from_results(results, f"domains: [{{name: a, path: a}}]\nmethod: [{{name: {row}}}]\nrun: {{seed: {seed}}}\n")
 
 
-def on_both_pages(ours: Values, theirs: Values) -> tuple[Estimate, Estimate]:
+def on_both_pages(ours: Values, reference: Values) -> tuple[Estimate, Estimate]:
     """Return the difference of two rows as the page of runs and as the page of the grid says it, of the same runs."""
-    runs = [*runs_of("plain", theirs), *runs_of("other", ours)]
+    runs = [*runs_of("plain", reference), *runs_of("other", ours)]
     measure = compare_runs(runs).measure("bits_per_byte", "learnt")
     assert measure is not None
     return measure.difference(1), summarise(runs, "plain")[1].differences["bits_learnt"].estimate
 
 
-def before(ours: Values, theirs: Values) -> Estimate:
+def before(ours: Values, reference: Values) -> Estimate:
     """Return the difference with the percentile bootstrap over runs, in pairs of the seeds that both have."""
-    pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    pairs = [ours[seed] - reference[seed] for seed in ours if seed in reference]
     if not pairs:
-        return Estimate(float(np.mean(list(ours.values())) - np.mean(list(theirs.values()))))
+        return Estimate(float(np.mean(list(ours.values())) - np.mean(list(reference.values()))))
     values = np.asarray(pairs)
     if len(values) < 2:
         return Estimate(float(values.mean()))
@@ -131,17 +131,17 @@ def same(one: Estimate, other: Estimate) -> bool:
 
 def main() -> None:
     rows, equal = [], 0
-    for number, (ours, theirs) in enumerate(cases(), 1):
-        report, grid = on_both_pages(ours, theirs)
+    for number, (ours, reference) in enumerate(cases(), 1):
+        report, grid = on_both_pages(ours, reference)
         equal += same(report, grid)
-        shown = [_said(each) for each in (before(ours, theirs), report, grid)]
-        seeds = [fmt.listing([str(seed) for seed in side]) for side in (ours, theirs)]
+        shown = [_said(each) for each in (before(ours, reference), report, grid)]
+        seeds = [fmt.listing([str(seed) for seed in side]) for side in (ours, reference)]
         rows.append("| " + " | ".join([str(number), *seeds, *shown]) + " |")
     files.write_text(PAGE, TEXT.format(rows="\n".join(rows), same=equal))
 
 
-def _said(found: Estimate) -> str:
-    return f"{fmt.fixed(found.value, 4, signed=True)} {fmt.interval(found, 4, signed=True)}".strip()
+def _said(estimate: Estimate) -> str:
+    return f"{fmt.fixed(estimate.value, 4, signed=True)} {fmt.interval(estimate, 4, signed=True)}".strip()
 
 
 if __name__ == "__main__":

@@ -276,8 +276,8 @@ def main() -> None:
             for _ in range(arguments.repeats):
                 for contender in (0, 1):
                     command = [sys.executable, __file__, "--alone", comparison, str(contender), folder]
-                    said = subprocess.run(command, check=True, capture_output=True, text=True, env=alone)
-                    taken[contender].append(json.loads(said.stdout.splitlines()[-1]))
+                    finished = subprocess.run(command, check=True, capture_output=True, text=True, env=alone)
+                    taken[contender].append(json.loads(finished.stdout.splitlines()[-1]))
             report["comparisons"][comparison] = compared("usual", medians(taken[0]), medians(taken[1]))
         everlearn = [sys.executable, "-m", "everlearn"]
         commands = {"--help": ["--help"], "methods": ["methods"], "validate": ["validate", "recipe.yaml"]}
@@ -295,9 +295,9 @@ def main() -> None:
 
 def compared(against: str, ours: dict[str, float], other: dict[str, float]) -> dict[str, Any]:
     """Both, and how many times as fast ours is."""
-    found = {"everlearn": ours, against: other, "times_as_fast": other["wall"] / ours["wall"]}
-    found["times_as_fast_in_processor_time"] = other["processor"] / ours["processor"]
-    return found
+    comparison = {"everlearn": ours, against: other, "times_as_fast": other["wall"] / ours["wall"]}
+    comparison["times_as_fast_in_processor_time"] = other["processor"] / ours["processor"]
+    return comparison
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import load
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
-from everlearn.grid import RecipeTemplate, read_ways
+from everlearn.grid import RecipeTemplate, read_variations
 from everlearn.grid.rows import RowSpec
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
@@ -74,7 +74,7 @@ def main() -> None:
     quiet()
     report = harness.header(arguments) | {"note": arguments.note, "recipe": arguments.recipe.name}
     recipe = load(arguments.recipe, [])
-    entries = read_ways(arguments.methods, (), RecipeTemplate(recipe, arguments.recipe.stem))
+    entries = read_variations(arguments.methods, (), RecipeTemplate(recipe, arguments.recipe.stem))
     with tempfile.TemporaryDirectory() as folder:
         # Nothing is trained there; the learner only wants a place of its own.
         learner = ContinualLearner(load(arguments.recipe, [f"run.folder={folder}"]))
@@ -90,19 +90,19 @@ def main() -> None:
     args = learner.arguments(recipe.domains[0].name)
     report |= {"batch": learner.rows_per_step(args), "length": learner.setting().block_size}  # the recipe's own
     tokens = report["batch"] * report["length"]
-    found: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
+    summaries: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
     for name, peak in memory.items():
-        found[name] |= {"peak_bytes": peak.whole, "steps_bytes": peak.steps, "declared_bytes": declared[name]}
-    report["methods"] = harness.beside_first(found)
+        summaries[name] |= {"peak_bytes": peak.total, "steps_bytes": peak.steps, "declared_bytes": declared[name]}
+    report["methods"] = harness.beside_first(summaries)
     table = harness.overhead_table(report["methods"])
     print(table)
     harness.save(arguments.output, report)
     if arguments.output is not None:
         title = f"# What methods cost on `{arguments.recipe.name}`"
-        said = (
+        sentence = (
             f"`benchmarks/overhead.py`, {report['device']}, {report['threads']} threads. {arguments.note or ''}".strip()
         )
-        arguments.output.with_suffix(".md").write_text(f"{title}\n\n{said}\n\n{table}\n", encoding="utf-8")
+        arguments.output.with_suffix(".md").write_text(f"{title}\n\n{sentence}\n\n{table}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

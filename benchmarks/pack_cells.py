@@ -21,9 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--unpack", action="store_true")
-    given = parser.parse_args()
-    for folder in given.folders:
-        print(f"{folder}: {(unpack if given.unpack else pack)(folder)} cells")
+    arguments = parser.parse_args()
+    for folder in arguments.folders:
+        print(f"{folder}: {(unpack if arguments.unpack else pack)(folder)} cells")
 
 
 if __name__ == "__main__":

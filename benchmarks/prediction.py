@@ -52,11 +52,11 @@ def rows_of(path: Path, tokenizer: PreTrainedTokenizerBase, count: int) -> list[
         while missing > 0 and (line := lines.readline()):
             texts.append(json.loads(line)["text"])
             missing -= len(texts[-1])
-    found = blocks_of(texts, tokenizer, "decoder", LENGTH)
-    if len(found) < count:
-        raise SystemExit(f"{path} has {len(found)} rows, and {count} are asked for.")
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))[:count].tolist()
-    return [found[index] for index in order]
+    blocks = blocks_of(texts, tokenizer, "decoder", LENGTH)
+    if len(blocks) < count:
+        raise SystemExit(f"{path} has {len(blocks)} rows, and {count} are asked for.")
+    order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(0))[:count].tolist()
+    return [blocks[index] for index in order]
 
 
 def batches_of(rows: Sequence[Block], objective: Objective) -> list[Batch]:
@@ -77,7 +77,7 @@ def nats(model: nn.Module, text: Sequence[Batch], objective: Objective) -> Tenso
 
 def exact(model: nn.Module, text: Sequence[Batch], start: Mapping[str, Tensor], step: Mapping[str, Tensor]) -> float:
     """½ E Var_{y ~ p}(∂ logit_y along Δ), nats per label: ½ Δᵀ F Δ with neither draws nor F."""
-    found = []
+    variances = []
     for batch in text:
 
         def logits(weights: Mapping[str, Tensor], ids: Tensor = batch["input_ids"]) -> Any:
@@ -86,39 +86,39 @@ def exact(model: nn.Module, text: Sequence[Batch], start: Mapping[str, Tensor], 
         with torch.no_grad():
             here, slopes = jvp(logits, (dict(start),), (dict(step),))[:2]
         p = here.softmax(-1)
-        found.append(((p * slopes.square()).sum(-1) - (p * slopes).sum(-1).square()).flatten())
-    return float(torch.cat(found).mean()) / 2
+        variances.append(((p * slopes.square()).sum(-1) - (p * slopes).sum(-1).square()).flatten())
+    return float(torch.cat(variances).mean()) / 2
 
 
-def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Train, and at some steps predict and measure."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32, attn_implementation="eager").eval()
     objective = make_objective("causal", model, tokenizer)
-    general = rows_of(asked.data / GENERAL, tokenizer, asked.probe + asked.rows)
-    probe, text = (batches_of(rows, objective) for rows in (general[: asked.probe], general[asked.probe :]))
+    general = rows_of(args.data / GENERAL, tokenizer, args.probe + args.rows)
+    probe, text = (batches_of(rows, objective) for rows in (general[: args.probe], general[args.probe :]))
     labels = labels_of(probe, objective)
     ids = [each for batch in probe for each in batch["labels"].flatten().tolist() if each >= 0]
     bits = (
         math.log(2) * len(str(tokenizer.decode(ids, skip_special_tokens=True)).encode()) / labels
     )  # nats a label to bpb
 
-    whole = label_directions(model, text, objective, 0, rank=32, rows=asked.rows)
-    eight = {name: g.float().unflatten(0, (8, 4)).sum(1).bfloat16() for name, g in whole.items()}
-    few = text[: asked.few // BATCH]
+    thirty_two = label_directions(model, text, objective, 0, rank=32, rows=args.rows)
+    eight = {name: g.float().unflatten(0, (8, 4)).sum(1).bfloat16() for name, g in thirty_two.items()}
+    few = text[: args.few // BATCH]
     diagonal = label_fisher(model, few, objective, 0)
     drawn = labels_of_the_model(model, few, objective, 0)
     factors = kronecker_fisher(model, drawn, lambda m, batch: objective.forward(m, batch).losses.sum(1))
     inside = {}
-    for form, directions in (("32 directions", whole), ("8 directions", eight)):
+    for form, directions in (("32 directions", thirty_two), ("8 directions", eight)):
         known = Known()
         known.add("general", diagonal, directions, model)
         inside[form] = Ellipsoid("budget", known, model)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     before = nats(model, probe, objective)
 
-    steps, found = [int(step) for step in asked.steps.split(",")], []
-    domain = batches_of(rows_of(asked.data / DOMAIN, tokenizer, steps[-1] * BATCH), objective)
+    steps, lines = [int(step) for step in args.steps.split(",")], []
+    domain = batches_of(rows_of(args.data / DOMAIN, tokenizer, steps[-1] * BATCH), objective)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
     fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps[-1])
     for number, batch in enumerate(domain, 1):
@@ -133,30 +133,30 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
             with torch.no_grad():
                 forms = {form: each.predicted() for form, each in inside.items()}
                 forms["diagonal"] = inside["8 directions"].diagonal()
-                forms["Kronecker"] = float(factors.quadratic(step)) / 2 * asked.few / labels_of(few, objective)
+                forms["Kronecker"] = float(factors.quadratic(step)) / 2 * args.few / labels_of(few, objective)
             forms["exact"] = exact(model, probe[:EXACT], start, step)
             line = {"measured": float(lost.mean()), "error": float(lost.std()) / len(lost) ** 0.5} | forms
-            found.append({"step": number} | {key: value / bits for key, value in line.items()})
-            print(found[-1], flush=True)
-    return found
+            lines.append({"step": number} | {key: value / bits for key, value in line.items()})
+            print(lines[-1], flush=True)
+    return lines
 
 
-def page(found: Sequence[Mapping[str, float]], asked: argparse.Namespace) -> str:
+def page(lines: Sequence[Mapping[str, float]], args: argparse.Namespace) -> str:
     """The table."""
     rows = [
         f"| {line['step']} | {line['measured']:.4f} ± {line['error']:.4f} | "
         + " | ".join(f"{line[form]:.2g}" if line[form] < 0.001 else f"{line[form]:.4f}" for form in FORMS)
-        for line in found
+        for line in lines
     ]
-    ratios = [[line[form] / line["measured"] for line in found] for form in FORMS]
+    ratios = [[line[form] / line["measured"] for line in lines] for form in FORMS]
     shares = [f"{min(each):.2g} to {max(each):.2g}" for each in ratios]
     return f"""# Predicted and measured loss of a step
 
 Plain AdamW on Yelp reviews, {BATCH} rows of {LENGTH} tokens a step, learning rate {RATE:g} from the first step and
 falling linearly, from `benchmarks/bases/english-decoder`. The loss is that of Wikipedia in bits per byte, on
-{asked.probe} rows (± is a standard error). F is measured on {asked.rows} other rows, on {asked.few} of them for
+{args.probe} rows (± is a standard error). F is measured on {args.rows} other rows, on {args.few} of them for
 Kronecker factors and diagonal; *exact* is ½ Δᵀ F Δ without sampling, on the probe's first {EXACT * BATCH} rows. One
-seed. Written by `python benchmarks/prediction.py DATA --steps {asked.steps}`; [json](budget-prediction.json).
+seed. Written by `python benchmarks/prediction.py DATA --steps {args.steps}`; [json](budget-prediction.json).
 
 | step | measured | {" | ".join(FORMS)} |
 |---:|---:|{"---:|" * len(FORMS)}
@@ -174,10 +174,10 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=32)
     parser.add_argument("--probe", type=int, default=96)
     parser.add_argument("--page", type=Path, default=PAGE)
-    asked = parser.parse_args()
-    found = measure(asked)
-    files.write_json(asked.page.with_suffix(".json"), {"steps": found})
-    files.write_text(asked.page, page(found, asked))
+    args = parser.parse_args()
+    lines = measure(args)
+    files.write_json(args.page.with_suffix(".json"), {"steps": lines})
+    files.write_text(args.page, page(lines, args))
 
 
 if __name__ == "__main__":

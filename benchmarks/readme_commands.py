@@ -53,12 +53,12 @@ class Outcome(NamedTuple):
 
 def commands(text: str) -> list[str]:
     """Return the commands of the fenced bash blocks, without comments."""
-    found = []
+    lines = []
     for block in re.findall(r"^```(?:bash|sh|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             if words := shlex.split(line, comments=True):
-                found.append(shlex.join(words))
-    return found
+                lines.append(shlex.join(words))
+    return lines
 
 
 def changed(command: str) -> tuple[str | None, str]:
@@ -153,8 +153,8 @@ def record(outcomes: list[Outcome], packages: str, python: str) -> str:
         f"standard library; {stands_in}; the hub is\noff. Seconds are of a shared machine.",
     ]
     for each in outcomes:
-        told = "not run" if each.code is None else f"exit code {each.code}, {each.seconds:.0f} s"
-        parts.append(f"## `{each.command}`\n\n{told}{f'; {each.change}' if each.change else ''}")
+        status = "not run" if each.code is None else f"exit code {each.code}, {each.seconds:.0f} s"
+        parts.append(f"## `{each.command}`\n\n{status}{f'; {each.change}' if each.change else ''}")
         lines = [line.rstrip() for line in each.output.splitlines() if line.strip()]
         if lines:
             shown = [*(["…"] if len(lines) > LONGEST else []), *lines[-LONGEST:]]

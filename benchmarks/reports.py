@@ -71,7 +71,7 @@ def run(data: Path, folder: Path, setting: dict[str, Any], method: dict[str, Any
 def picture(comparison: Comparison) -> str:
     """The first picture of a page as a file of its own: its colours and font are inside."""
     (plate,) = top_figure(comparison)
-    svg = re.sub(r"var\(--([\w-]+)\)", lambda found: LIGHT[found[1]], str(plate.svg)).replace("currentColor", "#1d1f22")
+    svg = re.sub(r"var\(--([\w-]+)\)", lambda match: LIGHT[match[1]], str(plate.svg)).replace("currentColor", "#1d1f22")
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
     space = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
     paper = f'<rect width="100%" height="100%" fill="{LIGHT["paper"]}"/>'

@@ -72,8 +72,10 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("stage", type=int)
     parser.add_argument("--output", type=Path, required=True)
-    asked = parser.parse_args()
-    files.write_json(asked.output, {**measure(asked.run, asked.stage), "environment": harness.environment("cpu")})
+    arguments = parser.parse_args()
+    files.write_json(
+        arguments.output, {**measure(arguments.run, arguments.stage), "environment": harness.environment("cpu")}
+    )
 
 
 if __name__ == "__main__":

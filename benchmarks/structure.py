@@ -28,14 +28,14 @@ def main() -> None:
     for commit in sys.argv[1:]:
         short, tracked = git("rev-parse", "--short", commit).strip(), len(git("ls-tree", "-r", commit).splitlines())
         for package in ("everlearn", "everlearn_bench"):
-            found = lines_of(commit, package)
-            if not found:
+            lines = lines_of(commit, package)
+            if not lines:
                 continue
-            longest = max(found, key=lambda name: found[name])
+            longest = max(lines, key=lambda name: lines[name])
             place = longest.removeprefix(f"src/{package}/")
             print(
-                f"| {short} | `{package}` | {len(found)} | {sum(found.values()):,} | "
-                f"{statistics.median(found.values()):.0f} | `{place}`, {found[longest]} | {tracked:,} |"
+                f"| {short} | `{package}` | {len(lines)} | {sum(lines.values()):,} | "
+                f"{statistics.median(lines.values()):.0f} | `{place}`, {lines[longest]} | {tracked:,} |"
             )
 
 

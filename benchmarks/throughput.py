@@ -44,7 +44,7 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
     if arguments.memory:
         for name, make in contenders.items():
-            result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device).whole
+            result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device).total
     if arguments.peak_tflops:
         needed = harness.flops_per_token(models[0])
         for name in contenders:

@@ -96,15 +96,15 @@ def kill_one(folder: Path) -> None:
 
 def cells(folder: Path) -> dict[str, Any]:
     """Return the scores of each cell."""
-    found = find_cells(folder / "sweep/shared")
-    return {name: {key: cell.value[key] for key in MEASURED} for name, cell in found.items()}
+    kept_cells = find_cells(folder / "sweep/shared")
+    return {name: {key: cell.value[key] for key in MEASURED} for name, cell in kept_cells.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--by", choices=ENGINES, default="processes")
     parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         alone, shared = Path(scratch, "alone"), Path(scratch, "shared")
         for folder in (alone, shared):
@@ -112,23 +112,23 @@ def main() -> None:
             (folder / "recipe.yaml").write_text(RECIPE)
         killer = threading.Thread(target=kill_one, args=[shared], daemon=True)
         killer.start()
-        codes = ENGINES[given.by](shared)
+        codes = ENGINES[arguments.by](shared)
         work(str(alone), 0)
-        wanted, found = cells(alone), cells(shared)
+        expected, actual = cells(alone), cells(shared)
         failed = {path.parent.name: files.read_json(path) for path in shared.rglob("failed.json")}
     report = {
-        "engine": given.by,
-        "version": version(given.by) if given.by != "processes" else None,
+        "engine": arguments.by,
+        "version": version(arguments.by) if arguments.by != "processes" else None,
         "workers": WORKERS,
         "exit_codes": codes,
-        "cells": len(wanted),
-        "measured": len(found),
-        "equal": sum(found.get(name) == cell for name, cell in wanted.items()),
+        "cells": len(expected),
+        "measured": len(actual),
+        "equal": sum(actual.get(name) == cell for name, cell in expected.items()),
     }
     print(json.dumps({**report, "failed": failed}, indent=1))
-    if given.output is not None:
-        known = files.read_json(given.output) if given.output.exists() else {}
-        files.write_json(given.output, {**known, given.by: report})
+    if arguments.output is not None:
+        known = files.read_json(arguments.output) if arguments.output.exists() else {}
+        files.write_json(arguments.output, {**known, arguments.by: report})
     sys.exit(not report["cells"] or report["equal"] != report["cells"])
 
 

@@ -61,14 +61,14 @@ def page(text: str, by_title: dict[str, dict[str, Any]]) -> str:
 def sections() -> dict[str, str]:
     """Return where each method is explained: the heading of its section names it."""
     pages = [PAGE, *sorted(PAGE.with_suffix("").glob("*.md")), PAGE.with_name("baselines.md")]
-    found: dict[str, str] = {}
+    anchors: dict[str, str] = {}
     for file in pages:
         page = file.relative_to(PAGE.parent).as_posix() if file != PAGE else ""
         for heading in re.findall(r"^## (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE):
             anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
             for name in re.findall(r"\w+", heading.partition(":")[0]):
-                found.setdefault(name, f"{page}#{anchor}")
-    return found
+                anchors.setdefault(name, f"{page}#{anchor}")
+    return anchors
 
 
 def _table(text: str, head: str) -> list[str]:

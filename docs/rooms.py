@@ -50,7 +50,7 @@ def imports(trees: Mapping[str, ast.Module] | None = None, package: str = CORE) 
             elif isinstance(node, ast.ImportFrom):
                 # `from everlearn import files` names a file, `from everlearn.files import digest` a part of one.
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        graph[file] = {found for name in names if (found := _file(name, trees, package))} - {file}
+        graph[file] = {imported for name in names if (imported := _file(name, trees, package))} - {file}
     return graph
 
 
@@ -88,12 +88,12 @@ def folders(graph: Graph) -> Graph:
 
     A file at the top is a node of its own; a nested folder is a part of its parent.
     """
-    found: Graph = defaultdict(set)
+    arrows: Graph = defaultdict(set)
     for file, others in graph.items():
         own = _folder(file)
-        found[own] |= {other for other in map(_folder, others) if not f"{own}/".startswith(f"{other}/")}
-        found[own] -= {other for other in found[own] if other.startswith(f"{own}/")}
-    return dict(found)
+        arrows[own] |= {other for other in map(_folder, others) if not f"{own}/".startswith(f"{other}/")}
+        arrows[own] -= {other for other in arrows[own] if other.startswith(f"{own}/")}
+    return dict(arrows)
 
 
 def _folder(file: str) -> str:
@@ -124,13 +124,13 @@ def between_rooms(graph: Graph, order: list[list[str]]) -> dict[tuple[str, str],
     The `__init__.py` of the package re-exports names and is left out.
     """
     rooms = [room for floor in order for room in floor]
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    crossing: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file, others in sorted(graph.items()):
         for other in sorted(others):
             pair = room_of(file, rooms), room_of(other, rooms)
             if file != "__init__.py" and None not in pair and pair[0] != pair[1]:
-                found[pair[0] or "", pair[1] or ""].append(f"{file} → {other}")
-    return dict(found)
+                crossing[pair[0] or "", pair[1] or ""].append(f"{file} → {other}")
+    return dict(crossing)
 
 
 # -- the picture ----------------------------------------------------------------------------------------------
@@ -167,15 +167,15 @@ def picture() -> str:
             left = LEFT + place * (width + GAP)
             parts.append(f'<rect x="{left:g}" y="{top}" width="{width:g}" height="{HEIGHT}" rx="5"/>')
             parts.append(f'<text class="name" x="{left + 10:g}" y="{top + 19}">{escape(room)}</text>')
-            said = textwrap.shorten(_sentence(trees, room), int(width / 6.2), placeholder=" …")
-            parts.append(f'<text class="what" x="{left + 10:g}" y="{top + 36}">{escape(said)}</text>')
+            summary = textwrap.shorten(_sentence(trees, room), int(width / 6.2), placeholder=" …")
+            parts.append(f'<text class="what" x="{left + 10:g}" y="{top + 36}">{escape(summary)}</text>')
         ends[number] = top
-    told: dict[tuple[int, int], list[str]] = defaultdict(list)
+    labels: dict[tuple[int, int], list[str]] = defaultdict(list)
     for a, b in arrows:
-        told[level[a], level[b]].append(f"{a} → {b}")
+        labels[level[a], level[b]].append(f"{a} → {b}")
     lanes: list[list[tuple[int, int]]] = []
     wide = LEFT + WIDTH
-    for span in sorted(told, key=lambda span: (span[1] - span[0], span[0])):
+    for span in sorted(labels, key=lambda span: (span[1] - span[0], span[0])):
         lane = next((i for i, taken in enumerate(lanes) if all(_apart(span, each) for each in taken)), len(lanes))
         if lane == len(lanes):
             lanes.append([])
@@ -183,7 +183,7 @@ def picture() -> str:
         start, stop, right = ends[span[0]] + HEIGHT - 12, ends[span[1]] + 12, wide + 12 + LANE * (lane + 1)
         parts.append(
             f'<path d="M{wide} {start} H{right - 6} Q{right} {start} {right} {start + 6} V{stop - 6} '
-            f'Q{right} {stop} {right - 6} {stop} H{wide + 6}"><title>{escape(", ".join(told[span]))}</title></path>'
+            f'Q{right} {stop} {right - 6} {stop} H{wide + 6}"><title>{escape(", ".join(labels[span]))}</title></path>'
             f'<path class="tip" d="M{wide + 1} {stop} l7 -3.5 v7 z"/>'
         )
     height, full = HEAD + len(order) * (HEIGHT + GAP), wide + 24 + LANE * (len(lanes) + 1)
@@ -202,8 +202,8 @@ def _apart(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 def _sentence(trees: Mapping[str, ast.Module], room: str) -> str:
     """Return the first sentence of a room's docstring; for a folder that of its `__init__.py`."""
-    told = ast.get_docstring(trees[f"{room}__init__.py" if room.endswith("/") else room]) or ""
-    return re.split(r"(?<=[.!?])\s", " ".join(told.replace("``", "").split()))[0].rstrip(".")
+    docstring = ast.get_docstring(trees[f"{room}__init__.py" if room.endswith("/") else room]) or ""
+    return re.split(r"(?<=[.!?])\s", " ".join(docstring.replace("``", "").split()))[0].rstrip(".")
 
 
 if __name__ == "__main__":

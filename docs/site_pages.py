@@ -24,9 +24,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def _complete(app: Sphinx, page: str, source: list[str]) -> None:
     """Add generated content to a page before it is parsed."""
-    whole = re.fullmatch(r"# .+\n\n\[.+\]\((\.\./[A-Z]+\.md)\)\n", source[0])
-    if whole:  # a page that only points to a file beside the docs is that file
-        text = (app.srcdir / whole.group(1)).read_text(encoding="utf-8")
+    pointer = re.fullmatch(r"# .+\n\n\[.+\]\((\.\./[A-Z]+\.md)\)\n", source[0])
+    if pointer:  # a page that only points to a file beside the docs is that file
+        text = (app.srcdir / pointer.group(1)).read_text(encoding="utf-8")
         source[0] = re.sub(r"\]\((?!https?:|#)", "](../", text)
     elif page == "mistakes" and (table := app.srcdir.parent / "build" / "mistakes.md").is_file():
         source[0] = table.read_text(encoding="utf-8")
@@ -65,12 +65,12 @@ def commands() -> Iterator[str]:
     from everlearn.cli import application
 
     with plugins.hidden():
-        group = typer.main.get_command(application(whole=True))
+        group = typer.main.get_command(application(all_options=True))
     root = typer.Context(group, info_name="everlearn")
-    found = group.commands  # type: ignore[attr-defined]
-    headings = list(dict.fromkeys(command.rich_help_panel for command in found.values()))
+    by_name = group.commands  # type: ignore[attr-defined]
+    headings = list(dict.fromkeys(command.rich_help_panel for command in by_name.values()))
     heading = ""
-    for verb, command in sorted(found.items(), key=lambda item: headings.index(item[1].rich_help_panel)):
+    for verb, command in sorted(by_name.items(), key=lambda item: headings.index(item[1].rich_help_panel)):
         if command.rich_help_panel != heading:
             heading = command.rich_help_panel
             yield f"\n## {heading}\n"
@@ -98,7 +98,7 @@ def _plain(text: str) -> str:
     return " ".join(re.sub(r"\[(/?(?:bold|dim|italic|required)[^\]]*)\]", "", text).replace("*", r"\*").split())
 
 
-def _as_rest(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[str]) -> None:
+def _as_rest(app: Sphinx, what: str, name: str, obj: Any, _: Any, lines: list[str]) -> None:
     """Convert Markdown in docstrings (fences, indented formulas, bars) to reStructuredText, which Sphinx reads."""
     text, fenced, base = [], False, ""
     for number, line in enumerate(lines):
@@ -121,40 +121,40 @@ def _as_rest(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[s
 
 def _bars(text: str) -> str:
     """Bars of absolute values and of choices, which Sphinx would take for the name of a substitution."""
-    return re.sub(r"(`+[^`]*`+)|\|", lambda found: found.group(1) or r"\|", text)
+    return re.sub(r"(`+[^`]*`+)|\|", lambda match: match.group(1) or r"\|", text)
 
 
-def _signature(app: Sphinx, what: str, name: str, made: Any, *_: Any) -> tuple[str, None] | None:
+def _signature(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, None] | None:
     """Remove the options from the signature of a class, as they are listed below it."""
     from pydantic import BaseModel
 
     from everlearn.methods.base import REGISTRY
 
-    return ("", None) if what == "class" and (issubclass(made, BaseModel) or made in REGISTRY.values()) else None
+    return ("", None) if what == "class" and (issubclass(obj, BaseModel) or obj in REGISTRY.values()) else None
 
 
-def _options(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[str]) -> None:
+def _options(app: Sphinx, what: str, name: str, obj: Any, _: Any, lines: list[str]) -> None:
     """Under a method's docstring: its options, as `everlearn methods NAME` lists them, and its published settings."""
     from everlearn.commands.describe import describe
     from everlearn.commands.yaml_text import value_text
     from everlearn.methods.base import REGISTRY, VARIANTS
 
-    if what != "class" or made not in REGISTRY.values():
+    if what != "class" or obj not in REGISTRY.values():
         return
-    described = describe(made.name)
-    lines += ["", f"In a recipe: ``method: {made.name}``" + (f" · `paper <{made.paper}>`__" if made.paper else "")]
+    described = describe(obj.name)
+    lines += ["", f"In a recipe: ``method: {obj.name}``" + (f" · `paper <{obj.paper}>`__" if obj.paper else "")]
     lines += ["", "Options, with their defaults:", ""] if described["options"] else [""]
     for option in described["options"]:
         default = "required" if option["required"] else value_text(option["default"])
         lines.append(_bars(f"* ``{option['name']}``, ``{default}`` ({option['type']}): {option['description']}"))
     lines.append("")
     published = []
-    for variant in (variant for cls, variant in VARIANTS.values() if cls is made):
+    for variant in (variant for cls, variant in VARIANTS.values() if cls is obj):
         changed = ", ".join(f"``{key}: {value_text(value)}``" for key, value in variant.options.items())
         published.append(_bars(f"* ``{variant.name}``: {variant.description}" + (f" ({changed})" if changed else "")))
     lines += ["Published settings with names of their own:", "", *published, ""] if published else []
 
 
-def _skip(app: Sphinx, what: str, name: str, made: Any, skip: bool, options: Any) -> bool | None:
+def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Fields that pydantic adds to every model say nothing about ours."""
     return True if name == "model_config" else None

@@ -108,14 +108,14 @@ class System:
 
 def methods() -> list[System]:
     """Return every method and every variant."""
-    found = results_by_title()
+    pages_by_title = results_by_title()
     systems = []
     with plugins.hidden():
         for name, cls in sorted(REGISTRY.items(), key=lambda item: (item[1].__module__, item[0])):
             family = cls.__module__.split(".")[2]
             for own, title in [(name, cls.title), *((each.name, each.title) for each in cls.variants)]:
                 test = next(TESTS[key] for key in (own, name, family) if key in TESTS)
-                results = [*found.get(title.lower(), []), *METHOD_RESULTS.get(own, ())]
+                results = [*pages_by_title.get(title.lower(), []), *METHOD_RESULTS.get(own, ())]
                 command = f"everlearn run recipe.yaml method={own}"
                 systems.append(System(title, command, f"tests/unit/{test}", results, REMARKS.get(own, "")))
     return systems
@@ -123,16 +123,16 @@ def methods() -> list[System]:
 
 def results_by_title() -> dict[str, list[str]]:
     """Return the pages that have a row with numbers, by what the row begins with, in lower case."""
-    found: dict[str, list[str]] = {}
+    pages_by_title: dict[str, list[str]] = {}
     for page in sorted(RESULTS.glob("*.md")):
         if page.name in NOTHING_LEARNT:
             continue
         for line in page.read_text(encoding="utf-8").splitlines():
             first, *rest = [cell.strip(" `*") for cell in line.removeprefix("|").split(" | ")]
             if line.startswith("| ") and any(re.search(r"\d", cell) for cell in rest):
-                pages = found.setdefault(first.lower(), [])
+                pages = pages_by_title.setdefault(first.lower(), [])
                 pages += [] if page.name in pages else [page.name]
-    return found
+    return pages_by_title
 
 
 METHOD_RESULTS = {
@@ -407,7 +407,7 @@ OTHER_ANALYSES = [
 def analyses() -> list[System]:
     """Return the analyses of a run, the merging methods, and what else looks at finished models."""
     with plugins.hidden():
-        found = [
+        run_analyses = [
             System(
                 (inspect.getdoc(entry.analyse) or "").splitlines()[0].removeprefix("Show ").rstrip("."),
                 f"everlearn analyse {name} runs/first",
@@ -425,7 +425,7 @@ def analyses() -> list[System]:
             )
             for name, method in MERGE_METHODS.items()
         ]
-    return [*found, *merges, *OTHER_ANALYSES]
+    return [*run_analyses, *merges, *OTHER_ANALYSES]
 
 
 def page() -> str:

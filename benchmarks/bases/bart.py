@@ -61,8 +61,8 @@ def begun_from(roberta: Any, mask: int, sentinels: int) -> BartForConditionalGen
         model.model.shared.weight.copy_(torch.cat([words, words[mask] + apart]))
         for stack in (encoder, decoder):
             _copy_embeddings(stack, roberta.roberta.embeddings, old.pad_token_id)
-        for layer, theirs in zip(encoder.layers, layers, strict=True):
-            _copy_layer(layer, theirs)
+        for layer, source in zip(encoder.layers, layers, strict=True):
+            _copy_layer(layer, source)
         last = decoder.layers[0]
         _copy_layer(last, layers[0])
         last.fc2.weight.mul_(DAMPED)
@@ -84,28 +84,28 @@ def _start_reading(attention: Any, apart: Tensor, dense: nn.Linear) -> None:
     nn.init.zeros_(attention.out_proj.bias)
 
 
-def _copy_embeddings(stack: Any, theirs: Any, padding: int) -> None:
+def _copy_embeddings(stack: Any, source: Any, padding: int) -> None:
     """Both types number a text's first token 2, RoBERTa behind the padding token's number, BART by its offset."""
-    positions = theirs.position_embeddings.weight[padding + 1 :] + theirs.token_type_embeddings.weight[0]
+    positions = source.position_embeddings.weight[padding + 1 :] + source.token_type_embeddings.weight[0]
     stack.embed_positions.weight[stack.embed_positions.offset :] = positions
-    _same(stack.layernorm_embedding, theirs.LayerNorm)
+    _same(stack.layernorm_embedding, source.LayerNorm)
 
 
-def _copy_layer(layer: Any, theirs: Any) -> None:
+def _copy_layer(layer: Any, source: Any) -> None:
     """Self-attention and feed-forward, which are the same function in both."""
-    inner, outer = theirs.attention.self, theirs.attention.output
+    inner, outer = source.attention.self, source.attention.output
     for mine, other in (
         (layer.self_attn.q_proj, inner.query),
         (layer.self_attn.k_proj, inner.key),
         (layer.self_attn.v_proj, inner.value),
         (layer.self_attn.out_proj, outer.dense),
         (layer.self_attn_layer_norm, outer.LayerNorm),
-        (layer.fc1, theirs.intermediate.dense),
-        (layer.fc2, theirs.output.dense),
-        (layer.final_layer_norm, theirs.output.LayerNorm),
+        (layer.fc1, source.intermediate.dense),
+        (layer.fc2, source.output.dense),
+        (layer.final_layer_norm, source.output.LayerNorm),
     ):
         _same(mine, other)
 
 
-def _same(mine: nn.Module, theirs: nn.Module) -> None:
-    mine.load_state_dict(theirs.state_dict())
+def _same(mine: nn.Module, source: nn.Module) -> None:
+    mine.load_state_dict(source.state_dict())

@@ -23,11 +23,11 @@ HISTORY = HERE / "history.json"
 
 def bases() -> dict[str, dict[str, str]]:
     """Return the files of every base that is fetched, with their digests."""
-    found: dict[str, dict[str, str]] = {}
+    digests: dict[str, dict[str, str]] = {}
     for name, digest in json.loads(HISTORY.read_text(encoding="utf-8"))["sha256"].items():
         base, _, file = name.partition("/")
-        found.setdefault(base, {})[file] = digest
-    return found
+        digests.setdefault(base, {})[file] = digest
+    return digests
 
 
 def content_of(base: str, file: str, digest: str) -> bytes:
@@ -48,8 +48,8 @@ def content_of(base: str, file: str, digest: str) -> bytes:
             f"{named} is not in the history that is here ({why[0] if why else 'no reason given'}). In a shallow clone "
             "run `git fetch --unshallow` first; without a clone take the base from the files of a release."
         )
-    if (found := hashlib.sha256(shown.stdout).hexdigest()) != digest:
-        raise SystemExit(f"{named} has the SHA-256 digest {found}, and history.json says {digest}.")
+    if (actual := hashlib.sha256(shown.stdout).hexdigest()) != digest:
+        raise SystemExit(f"{named} has the SHA-256 digest {actual}, and history.json says {digest}.")
     return shown.stdout
 
 

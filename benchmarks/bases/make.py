@@ -165,24 +165,26 @@ def corrupted(domain: Domain, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     """A domain's text, and what is held out of it, as prompts and answers."""
     plain = prepare_data(domain, tokenizer, "decoder", spans.ROW, seed=seed)
     sentinels = np.array(tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(spans.GAPS)]))
-    found: dict[str, PackedBlocks] = {}
+    parts: dict[str, PackedBlocks] = {}
     for part, blocks in (("train", plain.train), ("validation", plain.validation)):
         if blocks is None:
             continue
         assert isinstance(blocks, PackedBlocks)
         rows: Any = blocks.arrays["input_ids"]
-        made = spans.corrupted(rows, sentinels, EOS, seed, part, "spans")
-        found[part] = PackedBlocks(dict(zip(("input_ids", "labels"), made, strict=True)), seed, f"{domain.name}/{part}")
+        arrays = spans.corrupted(rows, sentinels, EOS, seed, part, "spans")
+        parts[part] = PackedBlocks(
+            dict(zip(("input_ids", "labels"), arrays, strict=True)), seed, f"{domain.name}/{part}"
+        )
     return Prepared(
-        train=found["train"],
-        validation=found.get("validation"),
+        train=parts["train"],
+        validation=parts.get("validation"),
         documents=plain.documents,
         tokens=plain.tokens,
         bytes=plain.bytes,
         # Sentinels and ends are part of what must be said about the removed text.
         bytes_per_token=plain.bytes_per_token * spans.REMOVED / spans.ANSWER,
         truncated=0,
-        fingerprint=found["train"].fingerprint,
+        fingerprint=parts["train"].fingerprint,
     )
 
 
@@ -254,13 +256,13 @@ BASES = {
 
 def texts(data: Path, split: str) -> list[str]:
     """The distinct texts of all sources, mixed: in the order of their hashes, which is the same everywhere."""
-    found: dict[bytes, str] = {}
+    by_digest: dict[bytes, str] = {}
     for source in SOURCES:
         for file in resolve_files(str(data / source / f"{split}.jsonl.gz")):
             for row in read_rows(file, ["text"]):
                 text = str(row.values["text"])
-                found[hashlib.blake2b(text.encode(), digest_size=12).digest()] = text
-    return [text for _, text in sorted(found.items())]
+                by_digest[hashlib.blake2b(text.encode(), digest_size=12).digest()] = text
+    return [text for _, text in sorted(by_digest.items())]
 
 
 def prepare(data: Path) -> None:
@@ -268,18 +270,18 @@ def prepare(data: Path) -> None:
     parts: dict[str, list[str]] = {}
     if files.damage(BUILD / "text") is not None:
         parts = {split: texts(data, split) for split in ("train", "validation")}
-        with files.new_folder(BUILD / "text") as made:
+        with files.new_folder(BUILD / "text") as folder:
             for split, part in parts.items():
                 lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in part)
-                files.write_text(made / f"{split}.jsonl", "".join(lines))
+                files.write_text(folder / f"{split}.jsonl", "".join(lines))
     if files.damage(BUILD / "tokenizer") is not None:
-        with files.new_folder(BUILD / "tokenizer") as made:
-            train_tokenizer(parts.get("train") or texts(data, "train"), made, VOCABULARY, POSITIONS)
+        with files.new_folder(BUILD / "tokenizer") as folder:
+            train_tokenizer(parts.get("train") or texts(data, "train"), folder, VOCABULARY, POSITIONS)
     for name, base in BASES.items():
         if files.damage(BUILD / name / "start") is not None:
-            with files.new_folder(BUILD / name / "start") as made:
-                base.tokenizer(AutoTokenizer.from_pretrained(BUILD / "tokenizer"), made)
-                base.start().save_pretrained(made)
+            with files.new_folder(BUILD / name / "start") as folder:
+                base.tokenizer(AutoTokenizer.from_pretrained(BUILD / "tokenizer"), folder)
+                base.start().save_pretrained(folder)
 
 
 def train(name: str) -> None:
@@ -298,26 +300,26 @@ def measure(folder: Path, base: Base, data: Path) -> dict[str, Any]:
     model: nn.Module = load_weights(str(folder), recipe.model.attn_implementation)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     size = recipe.data.block_size or 0
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for source in SOURCES:
         domain = Domain(name=f"{source}-held-out", path=str(data / source / "validation.jsonl.gz"), validation=None)
         if base.learner is SpanLearner:
-            made = corrupted(domain, tokenizer, 0)
+            prepared = corrupted(domain, tokenizer, 0)
         else:
-            made = prepare_data(domain, tokenizer, base.kind, size, seed=0)  # type: ignore[arg-type]
-        blocks = made.train
+            prepared = prepare_data(domain, tokenizer, base.kind, size, seed=0)  # type: ignore[arg-type]
+        blocks = prepared.train
         assert isinstance(blocks, PackedBlocks)
-        row: dict[str, Any] = {"blocks": len(blocks), "bytes_per_token": round(made.bytes_per_token, 4)}
+        row: dict[str, Any] = {"blocks": len(blocks), "bytes_per_token": round(prepared.bytes_per_token, 4)}
         read = {"": blocks} | ({", another prompt": another_prompt(blocks)} if base.learner is SpanLearner else {})
         for probability, (how, what) in itertools.product(base.probabilities or (None,), read.items()):
             options = {} if probability is None else {"mask_probability": probability}
             objective = make_objective(recipe.objective, model, tokenizer, **options)
             losses = block_losses(model, what, objective, batch_size=16)
-            cell = text_cell(losses.nats, losses.items, made.bytes_per_token)
+            cell = text_cell(losses.nats, losses.items, prepared.bytes_per_token)
             label = (objective.name if probability is None else f"{objective.name} {probability}") + how
             row[label] = {key: round(METRICS[key].score(cell), 4) for key in ("loss", "bits_per_byte")}
-        found[source] = row
-    return found
+        results[source] = row
+    return results
 
 
 def another_prompt(blocks: PackedBlocks) -> PackedBlocks:
@@ -340,8 +342,8 @@ def ship(name: str, data: Path) -> None:
         raise SystemExit(f"{name} is not finished: {wrong}")
     model: Any = load_weights(str(stage))
     model.config.update(base.shipped)
-    with tempfile.TemporaryDirectory(dir=run) as made:
-        new = Path(made)
+    with tempfile.TemporaryDirectory(dir=run) as folder:
+        new = Path(folder)
         model.bfloat16().save_pretrained(new)
         for part in ("tokenizer.json", "tokenizer_config.json"):  # without white space: half the size
             content = json.loads((BUILD / name / "start" / part).read_text("utf-8"))
@@ -359,20 +361,24 @@ def ship(name: str, data: Path) -> None:
         for path in sorted(new.iterdir()):
             path.chmod(0o644)
             os.replace(path, out / path.name)
-    told = files.read_json(out / "training.json")
-    files.write_json(out / "training.json", told | {"heldout": measure(out, base, data)})
+    training = files.read_json(out / "training.json")
+    files.write_json(out / "training.json", training | {"heldout": measure(out, base, data)})
 
 
 def facts(stage: Path) -> dict[str, Any]:
     """What is worth keeping of a stage's own account."""
-    told = files.read_json(stage / "stage.json")
-    return {key: told[key] for key in ("steps", "tokens", "training_seconds", "peak_memory_bytes", "final_loss")}
+    stage_facts = files.read_json(stage / "stage.json")
+    return {key: stage_facts[key] for key in ("steps", "tokens", "training_seconds", "peak_memory_bytes", "final_loss")}
 
 
 def processor() -> str:
     """The kind of processor, as Linux names it, and whether it multiplies bf16."""
-    told = Path("/proc/cpuinfo")
-    lines = dict(line.split(":", 1) for line in told.read_text().splitlines() if ":" in line) if told.exists() else {}
+    cpu_info = Path("/proc/cpuinfo")
+    lines = (
+        dict(line.split(":", 1) for line in cpu_info.read_text().splitlines() if ":" in line)
+        if cpu_info.exists()
+        else {}
+    )
     words = {key.strip(): value.strip() for key, value in lines.items()}
     kind = "{} family {} model {}".format(*(words.get(key, "?") for key in ("model name", "cpu family", "model")))
     return kind + (", avx512_bf16" if "avx512_bf16" in words.get("flags", "").split() else "")
@@ -398,9 +404,9 @@ def curve(log: Sequence[dict[str, Any]], points: int = 12) -> list[tuple[int, fl
     """Logged losses nearest to twelve steps whose distances double at first and are equal later."""
     lines = [(line["step"], line["loss"]) for line in log if "loss" in line]
     last = lines[-1][0]
-    wanted = [last * 2 ** -(points // 2 - i) / 4 for i in range(points // 2)]
-    wanted += [last * (1 + 3 * i / (points // 2)) / 4 for i in range(1, points // 2 + 1)]
-    return sorted({min(lines, key=lambda line: abs(line[0] - step)) for step in wanted})
+    steps = [last * 2 ** -(points // 2 - i) / 4 for i in range(points // 2)]
+    steps += [last * (1 + 3 * i / (points // 2)) / 4 for i in range(1, points // 2 + 1)]
+    return sorted({min(lines, key=lambda line: abs(line[0] - step)) for step in steps})
 
 
 def write_page() -> None:
@@ -409,10 +415,10 @@ def write_page() -> None:
     parts = [INTRODUCTION]
     rows = []
     for name, place in shipped.items():
-        told = files.read_json(place / "training.json")
-        hours = [sum(one[key] for one in told["sessions"]) / 3600 for key in ("seconds", "processor_seconds")]
-        speed = told["tokens"] / hours[1] / 3600
-        rows.append([name, f"{told['steps']:,}", f"{told['tokens'] / 1e6:.1f} M", *(f"{h:.1f}" for h in hours)])
+        training = files.read_json(place / "training.json")
+        hours = [sum(one[key] for one in training["sessions"]) / 3600 for key in ("seconds", "processor_seconds")]
+        speed = training["tokens"] / hours[1] / 3600
+        rows.append([name, f"{training['steps']:,}", f"{training['tokens'] / 1e6:.1f} M", *(f"{h:.1f}" for h in hours)])
         rows[-1] += [f"{speed:,.0f}", digest_of(place)]
     head = ["base", "steps", "tokens", "hours", "processor hours", "tokens a processor second", "weights"]
     parts += ["## Training\n", table(head, rows)]
@@ -423,8 +429,8 @@ def write_page() -> None:
     parts.append("## Held-out text\n\nThe shipped bf16 weights on all of the validation text.\n")
     rows = []
     for name, place in shipped.items():
-        for source, found in files.read_json(place / "training.json")["heldout"].items():
-            for label, values in found.items():
+        for source, measurements in files.read_json(place / "training.json")["heldout"].items():
+            for label, values in measurements.items():
                 if isinstance(values, dict):
                     rows.append([name, source, label, values["loss"], values["bits_per_byte"]])
     parts.append(table(["base", "source", "objective", "nats a label", "bits per byte"], rows))

@@ -38,9 +38,9 @@ def one(name: str, rate: float, muon_rate: float | None, seconds: float) -> dict
     tokenizer = AutoTokenizer.from_pretrained(make.BUILD / "english-decoder" / "start")
     text = make.BUILD / "text"
     domain = Domain(name="english", path=str(text / "train.jsonl"), validation=str(text / "validation.jsonl"))
-    made = prepare(domain, tokenizer, "decoder", SIZE, seed=0)
-    assert isinstance(made.train, PackedBlocks)
-    assert made.validation is not None
+    prepared = prepare(domain, tokenizer, "decoder", SIZE, seed=0)
+    assert isinstance(prepared.train, PackedBlocks)
+    assert prepared.validation is not None
     model = make.decoder("trial")
     model.set_attn_implementation("eager")
     objective = make_objective("causal", model, tokenizer)
@@ -50,7 +50,7 @@ def one(name: str, rate: float, muon_rate: float | None, seconds: float) -> dict
     if muon_rate is not None:
         optimizer = MuonBeside(optimizer, matrices(model), momentum=0.95)
     tops = [muon_rate if group.get("muon") else rate for group in optimizer.param_groups]
-    source, step, losses, begun = made.train.fresh(1), 0, [], time.process_time()
+    source, step, losses, begun = prepared.train.fresh(1), 0, [], time.process_time()
     while (part := (time.process_time() - begun) / seconds) < 1:
         for group, top in zip(optimizer.param_groups, tops, strict=True):
             group["lr"] = top * min(1, part / 0.04) * 0.5 * (1 + math.cos(math.pi * part))
@@ -63,7 +63,7 @@ def one(name: str, rate: float, muon_rate: float | None, seconds: float) -> dict
         optimizer.zero_grad()
         losses.append(loss.item())
         step += 1
-    held = block_losses(model, made.validation, objective, batch_size=8, max_blocks=160, bf16=True)
+    held = block_losses(model, prepared.validation, objective, batch_size=8, max_blocks=160, bf16=True)
     return {
         "name": name,
         "seconds": seconds,

@@ -54,9 +54,9 @@ class AgainstPlain:
     @classmethod
     def of(cls, line: Line, plain: Line) -> AgainstPlain | None:
         """Return the means over the runs of `line`; None if a number is missing."""
-        found = shares_of_plain(line, plain)
+        shares = shares_of_plain(line, plain)
         names = (LEARNT, FORGOTTEN, DRIFT)
-        return cls(*(found[name].mean for name in names)) if all(name in found for name in names) else None
+        return cls(*(shares[name].mean for name in names)) if all(name in shares for name in names) else None
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> AgainstPlain:
@@ -81,23 +81,23 @@ def rank(scores: Sequence[AgainstPlain]) -> tuple[bool, float]:
     return (not meet, sum(losses) / len(losses))
 
 
-def best(ways: Mapping[str, Sequence[AgainstPlain]]) -> list[str]:
+def best(shares: Mapping[str, Sequence[AgainstPlain]]) -> list[str]:
     """Return the names, the best first."""
-    return sorted(ways, key=lambda name: (rank(ways[name]), name))
+    return sorted(shares, key=lambda name: (rank(shares[name]), name))
 
 
 def scored(lines: Mapping[str, Line]) -> dict[str, AgainstPlain]:
     """Return the shares of all configurations except plain training."""
     plain = lines.get(PLAIN)
-    found = {} if plain is None else {n: AgainstPlain.of(line, plain) for n, line in lines.items() if n != PLAIN}
-    return {name: scores for name, scores in found.items() if scores is not None}
+    shares = {} if plain is None else {n: AgainstPlain.of(line, plain) for n, line in lines.items() if n != PLAIN}
+    return {name: scores for name, scores in shares.items() if scores is not None}
 
 
 def chosen(rows: Mapping[str, Mapping[str, Way]], lines: Mapping[str, Line]) -> dict[str, str]:
     """Return the best configuration of each row on one stream; rows without results are left out."""
-    found = scored(lines)
-    ways = {row: {name: [found[name]] for name in names if name in found} for row, names in rows.items()}
-    return {row: best(each)[0] for row, each in ways.items() if each}
+    scores = scored(lines)
+    candidates_of_row = {row: {name: [scores[name]] for name in names if name in scores} for row, names in rows.items()}
+    return {row: best(each)[0] for row, each in candidates_of_row.items() if each}
 
 
 def on_all(streams: Sequence[Mapping[str, Line]]) -> dict[str, list[AgainstPlain]]:
@@ -115,7 +115,7 @@ def candidates(results: Path) -> list[str]:
 def recommended(results: Path) -> str | None:
     """Return the best candidate by the other seeds; None until each has enough seeds on both streams."""
     streams = [lines_of(results / stream, without=FIRST) for stream in STREAMS]
-    ways, named = on_all(streams), candidates(results)
+    scores, named = on_all(streams), candidates(results)
     others = SEEDS - len(FIRST)
-    complete = all(name in ways and all(len(lines[name].runs) >= others for lines in streams) for name in named)
-    return best({name: ways[name] for name in named})[0] if named and complete else None
+    complete = all(name in scores and all(len(lines[name].runs) >= others for lines in streams) for name in named)
+    return best({name: scores[name] for name in named})[0] if named and complete else None

@@ -66,22 +66,24 @@ def _extent(lines: list[Line]) -> str:
     """Return the number of seeds and strengths, and what cannot be concluded from them."""
     seeds = {run.grid.seed for line in lines for run in line.runs}
     strengths = {_options(line)[0] for line in lines if line.entry != PLAIN}
-    said = f"{_number(seeds, 'seed')} and {_number(strengths, 'strength')}."
+    sentences = f"{_number(seeds, 'seed')} and {_number(strengths, 'strength')}."
     if len(seeds) == 1:
-        said += " With one seed the variation between seeds is unknown."
+        sentences += " With one seed the variation between seeds is unknown."
     if len(strengths) == 1:
-        said += " At another strength the order may be different."
-    return said
+        sentences += " At another strength the order may be different."
+    return sentences
 
 
-def _number(found: set[Any], what: str) -> str:
-    return f"{len(found)} {what}{'s' if len(found) > 1 else ''} ({', '.join(f'{each:g}' for each in sorted(found))})"
+def _number(numbers: set[Any], what: str) -> str:
+    return (
+        f"{len(numbers)} {what}{'s' if len(numbers) > 1 else ''} ({', '.join(f'{each:g}' for each in sorted(numbers))})"
+    )
 
 
 def _options(line: Line) -> tuple[float, int]:
     """Strength and rows; what is left out is the default."""
-    given: Any = build({"name": "ewc", **line.facts.options}).config
-    return (given.strength, given.samples)
+    config: Any = build({"name": "ewc", **line.facts.options}).config
+    return (config.strength, config.samples)
 
 
 def _place(line: Line) -> tuple[float, int]:
@@ -92,7 +94,7 @@ def _named(line: Line) -> Line:
     if line.entry == PLAIN:
         return line
     strength, rows = _options(line)
-    return replace(line, label=f"EWC, strength {strength:g}, {fmt.whole(rows)} rows")
+    return replace(line, label=f"EWC, strength {strength:g}, {fmt.integer(rows)} rows")
 
 
 def main() -> None:
@@ -105,21 +107,21 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/fisher-rows"))
     parser.add_argument("--results", type=Path, default=HERE / "results" / "fisher-rows")
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "docs/results/fisher-rows.md")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     code = 0
-    if not given.page:
-        if given.data is None:
+    if not arguments.page:
+        if arguments.data is None:
             parser.error("DATA is missing: the folder of the corpora")
-        ways = [[{"name": PLAIN}]] + [
+        variants = [[{"name": PLAIN}]] + [
             [{"name": "ewc", "protect_base": True, "strength": float(strength), "samples": int(rows)}]
-            for rows in given.rows.split(",")
-            for strength in given.strengths.split(",")
+            for rows in arguments.rows.split(",")
+            for strength in arguments.strengths.split(",")
         ]
-        call = [sys.executable, "-m", "everlearn", "sweep", str(RECIPE), *places(RECIPE, given.data.resolve())]
-        call += ["--methods", as_methods(ways), "--seeds", given.seeds, "--results", str(given.results)]
-        call += ["--runs", str(given.runs), "--output", str(given.results / "index.html")]
+        call = [sys.executable, "-m", "everlearn", "sweep", str(RECIPE), *places(RECIPE, arguments.data.resolve())]
+        call += ["--methods", as_methods(variants), "--seeds", arguments.seeds, "--results", str(arguments.results)]
+        call += ["--runs", str(arguments.runs), "--output", str(arguments.results / "index.html")]
         code = subprocess.run(call).returncode
-    files.write_text(given.output, page(given.results))
+    files.write_text(arguments.output, page(arguments.results))
     sys.exit(code)
 
 

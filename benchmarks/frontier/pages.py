@@ -50,7 +50,7 @@ Rows = Mapping[str, Mapping[str, Way]]
 
 def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     """A page for each stream of which there are results, and one of both: ``frontier*.md``, ``.svg`` and ``.json``."""
-    found: dict[str, Any] = {"recommended": None, "recommended_with": {}, "recommended_shares": {}, "streams": {}}
+    data: dict[str, Any] = {"recommended": None, "recommended_with": {}, "recommended_shares": {}, "streams": {}}
     rows = {stream: entries(rows_of(stream, rows_file), recipes / f"{stream}.yaml") for stream in STREAMS}
     penalties = list(yaml.safe_load(rows_file.read_text())["penalties"])
     fresh: dict[str, Any] = {}  # stream → scores by the seeds that chose no strength
@@ -60,15 +60,15 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
             first, others = lines_of(results / stream, FIRST), lines_of(results / stream, without=FIRST)
             fresh[stream] = choice.scored(others)
             page = StreamPage(stream, rows[stream], lines, first, others, recipe, arithmetic(results / stream))
-            found["streams"][stream] = page.as_data()
+            data["streams"][stream] = page.as_data()
             files.write_text(place / f"frontier-{stream}.md", page.text(place, penalties))
-    name = choice.recommended(results) if len(found["streams"]) == len(STREAMS) else None
+    name = choice.recommended(results) if len(data["streams"]) == len(STREAMS) else None
     if name is not None:
-        way = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
-        found["recommended"], found["recommended_with"] = parts_of(way)
-        found["recommended_shares"] = {stream: vars(scores[name]) for stream, scores in fresh.items()}
-    files.write_json(place / "frontier.json", found)
-    files.write_text(place / "frontier.md", both(found, results))
+        methods = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
+        data["recommended"], data["recommended_with"] = parts_of(methods)
+        data["recommended_shares"] = {stream: vars(scores[name]) for stream, scores in fresh.items()}
+    files.write_json(place / "frontier.json", data)
+    files.write_text(place / "frontier.md", both(data, results))
 
 
 class StreamPage:
@@ -122,10 +122,10 @@ class StreamPage:
 
     def plain_at(self) -> list[tuple[float, str, AgainstPlain]]:
         """Learning rate, entry and shares of plain training at other rates, over all seeds, by the rate."""
-        found = choice.scored(self.lines)
-        names = [name for name in self.rows.get(PLAIN, {}) if name in found]
+        scores = choice.scored(self.lines)
+        names = [name for name in self.rows.get(PLAIN, {}) if name in scores]
         rate = "train.learning_rate"
-        return sorted((float(self.lines[name].facts.options[rate]), name, found[name]) for name in names)
+        return sorted((float(self.lines[name].facts.options[rate]), name, scores[name]) for name in names)
 
     def text(self, place: Path, penalties: Sequence[str]) -> str:
         """The page; its pictures are written beside it."""
@@ -135,10 +135,10 @@ class StreamPage:
             "": [row for row in self.rows if row not in penalties],
             "-penalties": [*BESIDE_PENALTIES, *penalties] if any(row in self.chosen for row in penalties) else [],
         }
-        for group, wanted in groups.items():
+        for group, rows in groups.items():
             for ending, (share, axis) in LOST.items():
                 name = f"frontier-{self.stream}{group}-{ending}.svg"
-                for plate in draw("frontiers", Frontiers(self._curves(wanted, share), axis, "way")):
+                for plate in draw("frontiers", Frontiers(self._curves(rows, share), axis, "way")):
                     files.write_text(place / name, standalone(plate))
                     parts.append(f"![{axis} against learning kept]({name})\n\n{plate.caption}")
         every = [(row, name) for row, names in self.rows.items() for name in names if name in self.first]
@@ -175,12 +175,12 @@ class StreamPage:
         run = [(row, [name for name in names if name in self.lines]) for row, names in self.rows.items()]
         return [(row, name) for row, names in run for name in ([self.chosen[row]] if row in self.chosen else names)]
 
-    def _table(self, title: str, wanted: Any, lines: Mapping[str, Line] | None = None) -> Table:
+    def _table(self, title: str, rows: Any, lines: Mapping[str, Line] | None = None) -> Table:
         lines = lines or self.lines
         plain, scores, cells = lines[PLAIN], choice.scored(lines), []
-        for row, name in [("sequential", PLAIN), *((row, name) for row, name in wanted if name != PLAIN)]:
+        for row, name in [("sequential", PLAIN), *((row, name) for row, name in rows if name != PLAIN)]:
             line, own = lines[name], scores.get(name)
-            found = shares_of_plain(line, plain)
+            relative = shares_of_plain(line, plain)
             compute = compute_of(line, plain)
             texts = [
                 line.label.split(" · max_steps")[0],
@@ -191,7 +191,7 @@ class StreamPage:
                 f"{line.seconds / plain.seconds:.2f}×" if line.seconds and plain.seconds else fmt.MISSING,
             ]
             aim = "" if own is None else "reached" if own.meets else fmt.fixed(own.distance, 2)
-            shares = [share_cell(found.get(each)) for each in TITLES]
+            shares = [share_cell(relative.get(each)) for each in TITLES]
             cells.append((row, (*map(TableCell, texts), *shares, TableCell(aim))))
         return Table(
             title,
@@ -212,8 +212,8 @@ class StreamPage:
         met = [name for name in names if self.scores[name].meets]
         chosen_by = choice.scored(self.first)
         first = choice.best({name: [chosen_by[name]] for name in met or names})[0]
-        said = ", ".join(f"`{names[name]}`" for name in met)
-        reached = f"is reached by {said}" if met else "is **not reached** by any row"
+        names_text = ", ".join(f"`{names[name]}`" for name in met)
+        reached = f"is reached by {names_text}" if met else "is **not reached** by any row"
         return (
             f"The aim (at least {ENOUGH:.0%} of the learning, at most {MOST:.0%} of the forgetting and of the drift, "
             f"without old text, at equal compute) {reached}. By the rule the best row is `{names[first]}` "
@@ -225,11 +225,11 @@ class StreamPage:
         fresh = self.fresh.get(name)
         return _count(fresh, "seed") + " that chose no strength" if fresh else "the seed that it was chosen with"
 
-    def _curves(self, wanted: Sequence[str], share: str) -> list[tuple[str, list[Strength]]]:
+    def _curves(self, rows: Sequence[str], share: str) -> list[tuple[str, list[Strength]]]:
         """Rows through their ways, by what they keep; of the first seed."""
-        found, curves = choice.scored(self.first), []
-        for row in wanted:
-            own = [(name, found[name]) for name in self.rows.get(row, {}) if name in found]
+        by_name, curves = choice.scored(self.first), []
+        for row in rows:
+            own = [(name, by_name[name]) for name in self.rows.get(row, {}) if name in by_name]
             points = [
                 Strength(self.first[name].label.split(" · max_steps")[0], scores.kept, getattr(scores, share))
                 for name, scores in sorted(own, key=lambda each: -each[1].kept)
@@ -274,9 +274,9 @@ def curve_of_plain(streams: Mapping[str, Any]) -> Table:
     )
 
 
-def both(found: Mapping[str, Any], results: Path) -> str:
+def both(frontier_data: Mapping[str, Any], results: Path) -> str:
     """The page of both streams: the rule, what is recommended, and each row's shares side by side."""
-    streams = found["streams"]
+    streams = frontier_data["streams"]
     names = list(dict.fromkeys(row for data in streams.values() for row in data["rows"]))
 
     def cells(row: str) -> tuple[TableCell, ...]:
@@ -290,27 +290,29 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         "Percent of plain training: learning, forgetting, drift on general text. From seeds that chose nothing, "
         "where there are any.",
     )
-    methods, running = found["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
+    methods, running = frontier_data["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
     if methods is not None:
-        changes = ", ".join(f"`{key}: {value:g}`" for key, value in found["recommended_with"].items())
-        said = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}"
-        shares = found["recommended_shares"].items()
+        changes = ", ".join(f"`{key}: {value:g}`" for key, value in frontier_data["recommended_with"].items())
+        recommendation = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}"
+        shares = frontier_data["recommended_shares"].items()
         own = "; ".join(f"{stream} {_said(AgainstPlain.read(scores))}" for stream, scores in shares)
-        said += (
+        recommendation += (
             ". Learning, forgetting and drift in percent of plain training, from the seeds that decided between the "
         )
-        said += f"candidates: {own}."
-        said += f"\n\n{OF_THE_METHOD}"
+        recommendation += f"candidates: {own}."
+        recommendation += f"\n\n{OF_THE_METHOD}"
     elif running:
-        said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
+        recommendation = (
+            f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
+        )
     else:
-        said = "None yet: both streams are needed."
+        recommendation = "None yet: both streams are needed."
     links = ", ".join(f"[{stream}](frontier-{stream}.md)" for stream in streams)
     rule = (choice.__doc__ or "").partition("\n\n")[2].strip()
     parts = [
         "# One comparison at equal compute",
         f"Written by `{COMMAND}`. All strengths, with pictures: {links or 'none yet'}.",
-        f"## Recommended\n\n{said}",
+        f"## Recommended\n\n{recommendation}",
         f"## The rule\n\n{rule}",
         markdown_table(table, 2) if names else "",
         markdown_table(curve_of_plain(streams), 2) if names else "",

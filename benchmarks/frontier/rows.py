@@ -13,7 +13,7 @@ import yaml
 
 from everlearn.config.recipe import load
 from everlearn.errors import RunError
-from everlearn.grid import Line, RecipeTemplate, RowSpec, load_results, read_ways, summarise
+from everlearn.grid import Line, RecipeTemplate, RowSpec, load_results, read_variations, summarise
 
 HERE = Path(__file__).parent
 STREAMS = ("masked", "causal")
@@ -29,50 +29,50 @@ def places(recipe: Path, data: Path) -> list[str]:
     return [f"{key}={data / file}" for key, file in files if not file.startswith("suite:")]
 
 
-def ways(row: Iterable[Any]) -> Iterator[Way]:
-    """The ways of a row: one for every combination of the values that are lists."""
-    for given in row:
-        methods = given if isinstance(given, list) else [given]
+def variants(row: Iterable[Any]) -> Iterator[Way]:
+    """The variants of a row: one for every combination of the values that are lists."""
+    for item in row:
+        methods = item if isinstance(item, list) else [item]
         options = [(n, key, value) for n, method in enumerate(methods) for key, value in method.items()]
         values = [value if isinstance(value, list) else [value] for _, _, value in options]
         for chosen in itertools.product(*values):
-            way: Way = [{} for _ in methods]
+            variant: Way = [{} for _ in methods]
             for (number, key, _), value in zip(options, chosen, strict=True):
-                way[number][key] = value
-            yield way
+                variant[number][key] = value
+            yield variant
 
 
 def rows_of(stream: str, file: Path = HERE / "rows.yaml") -> dict[str, list[Way]]:
     """The rows that a stream has, in the order of the runs; the penalties last."""
     raw = yaml.safe_load(file.read_text())
-    return {name: list(ways(row)) for group in ("both", stream, "penalties") for name, row in raw[group].items()}
+    return {name: list(variants(row)) for group in ("both", stream, "penalties") for name, row in raw[group].items()}
 
 
-def parts_of(way: Way) -> tuple[Way, dict[str, Any]]:
+def parts_of(variant: Way) -> tuple[Way, dict[str, Any]]:
     """The methods, and what is changed of the recipe: keys with a point, as `train.learning_rate`."""
-    methods = [{key: value for key, value in method.items() if "." not in key} for method in way]
-    return methods, {key: value for method in way for key, value in method.items() if "." in key}
+    methods = [{key: value for key, value in method.items() if "." not in key} for method in variant]
+    return methods, {key: value for method in variant for key, value in method.items() if "." in key}
 
 
-def as_methods(wanted: Iterable[Way]) -> str:
+def as_methods(variants: Iterable[Way]) -> str:
     """As `everlearn sweep --methods` reads them."""
-    each = (parts_of(way)[0] for way in wanted)
+    each = (parts_of(variant)[0] for variant in variants)
     return ",".join(json.dumps(methods[0] if len(methods) == 1 else methods) for methods in each)
 
 
-def sets_of(way: Way) -> tuple[str, ...]:
+def sets_of(variant: Way) -> tuple[str, ...]:
     """As `everlearn sweep --set` reads what is changed of the recipe."""
-    return tuple(f"{key}={json.dumps(value)}" for key, value in parts_of(way)[1].items())
+    return tuple(f"{key}={json.dumps(value)}" for key, value in parts_of(variant)[1].items())
 
 
 def entries(rows: Mapping[str, Sequence[Way]], recipe: Path) -> dict[str, dict[str, Way]]:
     """Return, for each row, its entries by their names, which are those with all steps."""
     suite = RecipeTemplate(load(recipe, ()), recipe.stem)
 
-    def name(way: Way) -> str:
-        return named(read_ways(as_methods([way]), sets_of(way), suite)[0])
+    def name(variant: Way) -> str:
+        return named(read_variations(as_methods([variant]), sets_of(variant), suite)[0])
 
-    return {row: {name(way): way for way in each} for row, each in rows.items()}
+    return {row: {name(variant): variant for variant in each} for row, each in rows.items()}
 
 
 def named(entry: RowSpec) -> str:

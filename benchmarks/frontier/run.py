@@ -41,38 +41,38 @@ def main() -> None:
     parser.add_argument("--recipes", type=Path, default=HERE, help="Folder of masked.yaml and causal.yaml.")
     parser.add_argument("--rows-file", type=Path, default=HERE / "rows.yaml")
     parser.add_argument("--pages", type=Path, default=HERE.parents[1] / "docs/results")
-    given = parser.parse_args()
-    recipe, place = given.recipes / f"{given.stream}.yaml", given.results / given.stream
-    rows = rows_of(given.stream, given.rows_file)
-    unknown = [name for name in (given.rows or "").split(",") if name and name not in rows]
+    arguments = parser.parse_args()
+    recipe, place = arguments.recipes / f"{arguments.stream}.yaml", arguments.results / arguments.stream
+    rows = rows_of(arguments.stream, arguments.rows_file)
+    unknown = [name for name in (arguments.rows or "").split(",") if name and name not in rows]
     if unknown:
         parser.error(f"--rows: rows.yaml has no {', '.join(unknown)} for this stream, only {', '.join(rows)}")
-    known = entries({row: rows[row] for row in (given.rows.split(",") if given.rows else rows)}, recipe)
-    wanted = {name: way for each in known.values() for name, way in each.items()}
-    if given.chosen:
+    known = entries({row: rows[row] for row in (arguments.rows.split(",") if arguments.rows else rows)}, recipe)
+    selected = {name: variant for each in known.values() for name, variant in each.items()}
+    if arguments.chosen:
         everything = entries(rows, recipe)
         own = lines_of(place, FIRST)
-        kept = {PLAIN, *chosen(known, own).values(), *([] if given.rows else candidates(given.results))}
-        wanted = {name: way for each in everything.values() for name, way in each.items() if name in kept}
-    if given.only:
-        wanted = {name: way for name, way in wanted.items() if re.search(given.only, name)}
-    if given.list:
-        print(*wanted, sep="\n")
+        kept = {PLAIN, *chosen(known, own).values(), *([] if arguments.rows else candidates(arguments.results))}
+        selected = {name: variant for each in everything.values() for name, variant in each.items() if name in kept}
+    if arguments.only:
+        selected = {name: variant for name, variant in selected.items() if re.search(arguments.only, name)}
+    if arguments.list:
+        print(*selected, sep="\n")
         return
     code = 0
-    if not given.page:
-        if given.data is None:
+    if not arguments.page:
+        if arguments.data is None:
             parser.error("DATA is missing: the folder of the corpora")
-        options = {"--seeds": given.seeds, "--results": place}
-        options |= {"--runs": given.runs / given.stream, "--output": place / "index.html"}
-        changes = places(recipe, given.data.resolve())
-        said = [str(part) for pair in options.items() for part in pair]
-        call = [sys.executable, "-m", "everlearn", "sweep", str(recipe), *changes, "--equal-compute", *said]
-        for sets in dict.fromkeys(map(sets_of, wanted.values())):
-            ways = as_methods(way for way in wanted.values() if sets_of(way) == sets)
+        options = {"--seeds": arguments.seeds, "--results": place}
+        options |= {"--runs": arguments.runs / arguments.stream, "--output": place / "index.html"}
+        changes = places(recipe, arguments.data.resolve())
+        words = [str(part) for pair in options.items() for part in pair]
+        call = [sys.executable, "-m", "everlearn", "sweep", str(recipe), *changes, "--equal-compute", *words]
+        for sets in dict.fromkeys(map(sets_of, selected.values())):
+            methods = as_methods(variant for variant in selected.values() if sets_of(variant) == sets)
             set_too = [word for change in sets for word in ("--set", change)]
-            code = max(code, subprocess.run([*call, "--methods", ways, *set_too]).returncode)
-    pages.write(given.pages, given.recipes, given.results, given.rows_file)
+            code = max(code, subprocess.run([*call, "--methods", methods, *set_too]).returncode)
+    pages.write(arguments.pages, arguments.recipes, arguments.results, arguments.rows_file)
     sys.exit(code)
 
 

@@ -38,13 +38,13 @@ def packages():
 
 def paragraphs():
     """Return the place and the text of every paragraph of README.md and docs/*.md that has at least eight words."""
-    found = []
+    passages = []
     for file in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = re.sub(r"^ *```.*?^ *```", "", file.read_text(encoding="utf-8"), flags=re.S | re.M)
         for block in re.split(r"\n\s*\n", text):
             if len(block.split()) >= 8 and not block.lstrip("\n").startswith(("|", "#", "<", "!", "    ")):
-                found.append((str(file.relative_to(ROOT)), block.strip()))
-    return found
+                passages.append((str(file.relative_to(ROOT)), block.strip()))
+    return passages
 
 
 def main():

@@ -59,12 +59,12 @@ def cell_of(run: Run) -> Cell:
 
 def standardised(cell: Cell, tasks: Mapping[str, Mapping[str, float]]) -> np.ndarray:
     """(m − majority) / (state of the art − majority) of task j after i tasks, [T, T]; NaN where it was not asked."""
-    found = np.full((len(cell["tasks"]),) * 2, np.nan)
+    scores = np.full((len(cell["tasks"]),) * 2, np.nan)
     for row, accuracies in enumerate(cell["accuracy"]):
         for place, value in enumerate(accuracies):
             known = tasks[cell["tasks"][place]]
-            found[row, place] = (value - known["majority"]) / (known["state_of_the_art"] - known["majority"])
-    return found
+            scores[row, place] = (value - known["majority"]) / (known["state_of_the_art"] - known["majority"])
+    return scores
 
 
 def forgotten(cell: Cell, tasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -75,8 +75,8 @@ def forgotten(cell: Cell, tasks: Mapping[str, Mapping[str, float]]) -> dict[str,
         Column(name, stage, tuple(range(1, last + 1)), scores[:, stage - 1], np.zeros((1, last)))
         for stage, name in enumerate(cell["tasks"], 1)
     ]
-    found = summarise(columns, last, True, STANDARDISED)
-    return {number: float(found[number]["mean"].value) for number in NUMBERS}
+    summary = summarise(columns, last, True, STANDARDISED)
+    return {number: float(summary[number]["mean"].value) for number in NUMBERS}
 
 
 def unlearnt(cell: Cell) -> list[str]:
@@ -85,15 +85,17 @@ def unlearnt(cell: Cell) -> list[str]:
     return [n for n, m, often in zip(cell["tasks"], own, cell["often"], strict=True) if m < often + CLEARLY]
 
 
-def paired(cells: Iterable[Cell], asked: Comparison, value: Callable[[Cell], float]) -> dict[tuple[str, int], float]:
+def paired(
+    cells: Iterable[Cell], comparison: Comparison, value: Callable[[Cell], float]
+) -> dict[tuple[str, int], float]:
     """less − more of the cells that differ in nothing else: what they share, and the seed → the difference.
 
     What was not learnt cannot be forgotten: cells with a task that was not are left out.
     """
     sides: list[dict[tuple[str, int], float]] = []
     listed = [cell for cell in cells if not unlearnt(cell)]
-    for side in (asked.less, asked.more):
-        own = [cell for cell in listed if all(cell[key] == wanted for key, wanted in side.items())]
+    for side in (comparison.less, comparison.more):
+        own = [cell for cell in listed if all(cell[key] == value_of for key, value_of in side.items())]
         sides.append({(_rest(cell, side), cell["seed"]): value(cell) for cell in own})
     less, more = sides
     return {unit: less[unit] - more[unit] for unit in less if unit in more}
@@ -122,5 +124,5 @@ def verdict(differences: Mapping[tuple[str, int], float]) -> Verdict:
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Of a finding: that of both conventions, where they agree."""
-    found = set(verdicts)
-    return MISSING if MISSING in found else found.pop() if len(found) == 1 else OPEN
+    distinct = set(verdicts)
+    return MISSING if MISSING in distinct else distinct.pop() if len(distinct) == 1 else OPEN

@@ -94,7 +94,7 @@ def page(cells: list[Cell], tasks: Mapping[str, Mapping[str, Any]]) -> str:
         "Accuracy in percent right after the task's own stage → after each later one, mean over seeds. "
         + "; ".join(scale)
         + ". "
-        + told(cells),
+        + learnt_summary(cells),
         "## What was forgotten",
         table(("base", "embeddings", "order", "average at the end", "BWT", *TITLES.values()), lost(cells, tasks)),
         "Means over seeds ± standard deviation. The average accuracy and backward transfer are in points, the others "
@@ -113,26 +113,26 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def groups(cells: Iterable[Cell]) -> dict[tuple[str, str, str], list[Cell]]:
     """Cells that differ in the seed alone."""
-    found: dict[tuple[str, str, str], list[Cell]] = {}
+    by_group: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in sorted(cells, key=lambda each: (each["embeddings"] == "frozen", each["order"], each["base"])):
-        found.setdefault((cell["base"], cell["embeddings"], cell["order"]), []).append(cell)
-    return found
+        by_group.setdefault((cell["base"], cell["embeddings"], cell["order"]), []).append(cell)
+    return by_group
 
 
 def along(cells: Iterable[Cell], tasks: Iterable[str]) -> Iterator[list[str]]:
     """Accuracies of each task from its own stage on."""
     for group, own in groups(cells).items():
-        said = {
+        accuracies = {
             name: " → ".join(
                 f"{fmean(c['accuracy'][i][place] for c in own):.0%}".rstrip("%")
                 for i in range(place, len(own[0]["tasks"]))
             )
             for place, name in enumerate(own[0]["tasks"])
         }
-        yield [*group, *(said.get(name, "–") for name in tasks)]
+        yield [*group, *(accuracies.get(name, "–") for name in tasks)]
 
 
-def told(cells: Iterable[Cell]) -> str:
+def learnt_summary(cells: Iterable[Cell]) -> str:
     """Says where a task was not learnt."""
     bad = [
         f"{cell['base']}, {cell['embeddings']}, {cell['order']}, seed {cell['seed']}: {name}"
@@ -165,9 +165,9 @@ def spread(values: list[float], places: int) -> str:
 
 def judged(cells: list[Cell], tasks: Mapping[str, Any]) -> Iterator[list[str]]:
     """A line for each finding."""
-    for finding, asked in FINDINGS.items():
-        title = f"{' '.join(asked.less.values())} − {' '.join(asked.more.values())}"
-        by = [paired(cells, asked, _share(number, tasks)) for number in JUDGED]
+    for finding, comparison in FINDINGS.items():
+        title = f"{' '.join(comparison.less.values())} − {' '.join(comparison.more.values())}"
+        by = [paired(cells, comparison, _share(number, tasks)) for number in JUDGED]
         yield [finding, title, *map(difference, by), f"**{together(map(verdict, by))}**"]
 
 
@@ -179,10 +179,10 @@ def difference(differences: Mapping[tuple[str, int], float]) -> str:
     """A mean, its interval, and how many pairs it is of."""
     if not differences:
         return "–"
-    found = mean(differences)
-    ends = found.interval()
+    average = mean(differences)
+    ends = average.interval()
     interval = f" [{ends[0]:+.2f}, {ends[1]:+.2f}]" if ends else ""
-    return f"{found.value:+.2f}{interval}, {len(differences)} pairs"
+    return f"{average.value:+.2f}{interval}, {len(differences)} pairs"
 
 
 def main() -> None:

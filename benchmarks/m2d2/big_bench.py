@@ -34,7 +34,7 @@ def header(first: str, rows: list[str]) -> tuple[str, ...]:
 def scored(cell: dict[str, Any]) -> Table:
     """Return the normalised score of each task in each model that was asked, and what the stream changed."""
     matrix, drift = cell["matrices"][SCORED], cell["summary"][SCORED]["general_drift"]
-    asked = {(row, task): numbers for row, task, *numbers in matrix["cells"]}
+    numbers_of = {(row, task): numbers for row, task, *numbers in matrix["cells"]}
 
     def shown(value: float, low: float, high: float) -> TableCell:
         return TableCell(f"{signed(value)} [{signed(low)}, {signed(high)}]")
@@ -42,7 +42,7 @@ def scored(cell: dict[str, Any]) -> Table:
     rows = []
     for task in matrix["columns"]:
         change = shown(*(-drift[task][key] for key in ("value", "high", "low")))
-        rows.append((task, (*(shown(*asked[row, task]) for row in matrix["rows"]), change)))
+        rows.append((task, (*(shown(*numbers_of[row, task]) for row in matrix["rows"]), change)))
     caption = (
         "0: guessing, 100: the best possible. In brackets: 95 % intervals over examples. The change is that from the "
         "base model to the last one, whose interval resamples the examples of both together."
@@ -60,9 +60,9 @@ def read(cell: dict[str, Any]) -> Table:
 
 
 def main() -> None:
-    (found,) = find_cells(HERE / "big-bench-results").values()
+    (cell,) = find_cells(HERE / "big-bench-results").values()
     head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    tables = [markdown_table(table, level=2) for table in (scored(found.value), read(found.value))]
+    tables = [markdown_table(table, level=2) for table in (scored(cell.value), read(cell.value))]
     files.write_text(PAGE, head + "\n\n".join([MARK, *tables]) + "\n")
 
 

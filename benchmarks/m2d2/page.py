@@ -47,12 +47,12 @@ DRIFT = "general"
 
 def tiny_cells() -> dict[str, Run]:
     """The cells of tiny.yaml by their labels."""
-    found = {}
+    cells = {}
     for folder, title in SETTINGS.items():
         place = HERE / "tiny-results" / folder
         for run in sorted(load_results(place), key=lambda each: each.grid.order or 0) if place.is_dir() else ():
-            found[title or ORDERS[run.grid.order or 0]] = run
-    return found
+            cells[title or ORDERS[run.grid.order or 0]] = run
+    return cells
 
 
 def numbers(run: Run) -> Iterator[float]:
@@ -86,14 +86,14 @@ def main() -> None:
     suite, results = find_suite("m2d2"), HERE / "small-results"
     sheet = GridPage(suite, load_results(results))
     text = PAGE.read_text(encoding="utf-8")
-    said = text.partition(f"\n{TINY}\n")[2].partition("\n### ")[0].strip()
+    description = text.partition(f"\n{TINY}\n")[2].partition("\n### ")[0].strip()
     parts = [text.partition("\n![")[0].strip()]
     pictures = (plate for part in sheet.parts for plate in part.plates())
     for number, plate in enumerate(pictures, 1):
         name = f"m2d2-{number}.svg"
         files.write_text(PAGE.parent / name, standalone(plate))
         parts.append(f"![{plate.caption}]({name})\n\n{plate.caption}")
-    parts += [sheet.markdown().strip(), TINY, said, markdown_table(tiny_table(tiny_cells()), 3)]
+    parts += [sheet.markdown().strip(), TINY, description, markdown_table(tiny_table(tiny_cells()), 3)]
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
     write_claims(suite, results, DOCS / "claims-m2d2.md")
 

@@ -61,8 +61,8 @@ def main() -> None:
     parser.add_argument("group", choices=GROUPS)
     parser.add_argument("folder", type=Path, help="where the clones are kept")
     parser.add_argument("--unnoticed", action="store_true", help="only the mutants that were not noticed before")
-    asked = parser.parse_args()
-    group, clone = GROUPS[asked.group], asked.folder / asked.group
+    arguments = parser.parse_args()
+    group, clone = GROUPS[arguments.group], arguments.folder / arguments.group
     update(clone)
     configuration = (
         (HERE / "setup.cfg")
@@ -75,7 +75,7 @@ def main() -> None:
     )
     (clone / "setup.cfg").write_text(configuration, encoding="utf-8")
     mutmut(clone, "nothing")  # makes the mutants, notes which tests call which function, and finds none of that name
-    kept = HERE / f"{asked.group}.json"
+    kept = HERE / f"{arguments.group}.json"
     verdicts: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
     called = json.loads((clone / "mutants/mutmut-stats.json").read_text())["tests_by_mangled_function_name"]
     names = list(verdicts) or [
@@ -84,7 +84,7 @@ def main() -> None:
         for path in sorted((clone / "mutants/src/everlearn").glob(f"{pattern}.meta"))
         for name in draw(path, called, number)
     ]
-    names = [name for name in names if not asked.unnoticed or verdicts[name] != "noticed"]
+    names = [name for name in names if not arguments.unnoticed or verdicts[name] != "noticed"]
     mutmut(clone, *names)
     known = codes(clone)
     verdicts |= {name: STATUS.get(known[name], "not decided") for name in names}

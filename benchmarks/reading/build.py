@@ -73,9 +73,9 @@ def questions(data: Path, corpus: str, split: str, frequent: set[str]) -> Iterat
     draw, documents = random.Random(f"{corpus} {split}"), list(texts(data, corpus, split))
     while True:
         for document in documents:
-            found = question(document, frequent, draw)
-            if found is not None:
-                yield found
+            row = question(document, frequent, draw)
+            if row is not None:
+                yield row
 
 
 def main() -> None:
@@ -83,19 +83,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("output", type=Path)
-    given = parser.parse_args()
-    given.output.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
     counted: Counter[str] = Counter()
     for corpus in CORPORA:
-        own = Counter(word for text in islice(texts(given.data, corpus, "train"), 2000) for word in words(text))
+        own = Counter(word for text in islice(texts(arguments.data, corpus, "train"), 2000) for word in words(text))
         counted.update({word: count / own.total() for word, count in own.items()})  # type: ignore[arg-type]
     frequent = {word for word, _ in counted.most_common(FREQUENT)}
     for corpus in CORPORA:
         for split, count in COUNTS.items():
-            found = list(islice(questions(given.data, corpus, split, frequent), count))
-            lines = [json.dumps({key: row[key] for key in ("text", "answer", "options")}) for row in found]
-            (given.output / f"{corpus}-{split}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
-            share = sum(row["most"] == row["answer"] for row in found) / count
+            rows = list(islice(questions(arguments.data, corpus, split, frequent), count))
+            lines = [json.dumps({key: row[key] for key in ("text", "answer", "options")}) for row in rows]
+            (arguments.output / f"{corpus}-{split}.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+            share = sum(row["most"] == row["answer"] for row in rows) / count
             print(
                 f"{corpus} {split}: {count} questions, chance {100 / OPTIONS:.0f} %, most frequent {100 * share:.1f} %"
             )

@@ -76,18 +76,18 @@ def judged(truth: np.ndarray, predictions: np.ndarray) -> dict[str, Any]:
 
 def decide(evaluation: Path) -> None:
     """Write what the end tasks of an evaluation show."""
-    found = {}
+    judgements = {}
     for path in sorted((evaluation / "stage-00" / "tasks").glob("*.safetensors")):
         cell = load_file(path)
-        found[path.stem] = judged(cell["given.truth"], cell["outcomes.predictions"])
-    files.write_text(TASKS, json.dumps(found, indent=1) + "\n")
-    for name, each in found.items():
+        judgements[path.stem] = judged(cell["given.truth"], cell["outcomes.predictions"])
+    files.write_text(TASKS, json.dumps(judgements, indent=1) + "\n")
+    for name, each in judgements.items():
         print(name, "counts" if each["counts"] else "does not count")
 
 
-def bench(given: argparse.Namespace, methods: str, results: Path, runs: Path, *options: str) -> None:
+def bench(arguments: argparse.Namespace, methods: str, results: Path, runs: Path, *options: str) -> None:
     """Run the missing cells of some rows of the suite."""
-    places = ("--model", given.model, "--data", given.data, "--results", results, "--runs", runs)
+    places = ("--model", arguments.model, "--data", arguments.data, "--results", results, "--runs", runs)
     settings = ("--settings", HERE / "encoder.yaml")
     command = ["everlearn", "bench", "six-domains", "--quiet", "--methods", methods, *settings, *places, *options]
     subprocess.run([sys.executable, "-m", *map(str, command)], check=True)
@@ -98,14 +98,14 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, default=Path("runs/encoder"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if not TASKS.is_file():
-        place = given.work / "tasks"
-        bench(given, FIRST, place / "results", place, "evaluation.end_task_seeds=3")
+        place = arguments.work / "tasks"
+        bench(arguments, FIRST, place / "results", place, "evaluation.end_task_seeds=3")
         decide(place / "base" / "run" / "evaluation")
     for rate, methods, order, seeds in calls():
         which = ("--orders", str(order), "--seeds", seeds, f"train.learning_rate={rate}")
-        bench(given, methods, HERE / "encoder" / rate, given.work / rate, *which)
+        bench(arguments, methods, HERE / "encoder" / rate, arguments.work / rate, *which)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ class Package:
         """Yield the text of each file, ordered by name."""
         with urllib.request.urlopen(POOL + self.path) as response:
             archive = response.read()
-        if (found := hashlib.sha256(archive).hexdigest()) != self.digest:
-            raise SystemExit(f"{self.path} has the digest {found} instead of {self.digest}.")
+        if (digest := hashlib.sha256(archive).hexdigest()) != self.digest:
+            raise SystemExit(f"{self.path} has the digest {digest} instead of {self.digest}.")
         with tarfile.open(fileobj=io.BytesIO(member(archive, "data.tar")), mode="r:*") as tar:
             names = sorted(each.name for each in tar if each.isfile() and re.fullmatch(self.files, each.name))
             for name in names:

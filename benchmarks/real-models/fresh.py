@@ -93,19 +93,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes that share the cells")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--results", type=Path)
-    given = parser.parse_args()
-    work = given.work or Path("runs") / given.stream
+    arguments = parser.parse_args()
+    work = arguments.work or Path("runs") / arguments.stream
     work.mkdir(parents=True, exist_ok=True)
     # Relative places, so that cells do not depend on the machine.
-    for name, place in (("model", given.model), ("data", given.data)):
+    for name, place in (("model", arguments.model), ("data", arguments.data)):
         if not (work / name).exists():
             (work / name).symlink_to(place.resolve())
-    shutil.copy(HERE / f"{given.stream}.yaml", work)
-    if given.stream in TEXTS and not (work / given.stream).exists():
-        subprocess.run([sys.executable, HERE / TEXTS[given.stream], work], check=True)
-    calls, results = list(sweeps(given.stream)), given.results or HERE / given.stream
-    with ThreadPoolExecutor(given.workers) as pool:
-        list(pool.map(lambda _: run(calls, work, results), range(given.workers)))
+    shutil.copy(HERE / f"{arguments.stream}.yaml", work)
+    if arguments.stream in TEXTS and not (work / arguments.stream).exists():
+        subprocess.run([sys.executable, HERE / TEXTS[arguments.stream], work], check=True)
+    calls, results = list(sweeps(arguments.stream)), arguments.results or HERE / arguments.stream
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        list(pool.map(lambda _: run(calls, work, results), range(arguments.workers)))
 
 
 if __name__ == "__main__":

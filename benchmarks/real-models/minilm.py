@@ -65,17 +65,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, default=Path("runs/minilm"))
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    if not (given.work / "start").exists():
-        start(given.work / "start")
-    if not (given.work / "data").exists():
-        (given.work / "data").symlink_to(given.data.resolve())
-    shutil.copy(HERE / "minilm.yaml", given.work)
-    begun = (given.work / "runs" / "minilm" / "recipe.yaml").exists()
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if not (arguments.work / "start").exists():
+        start(arguments.work / "start")
+    if not (arguments.work / "data").exists():
+        (arguments.work / "data").symlink_to(arguments.data.resolve())
+    shutil.copy(HERE / "minilm.yaml", arguments.work)
+    begun = (arguments.work / "runs" / "minilm" / "recipe.yaml").exists()
     call = ["resume", "runs/minilm"] if begun else ["run", "minilm.yaml"]
-    subprocess.run([sys.executable, "-m", "everlearn", *call], cwd=given.work, check=True)
-    record(given.work / "runs" / "minilm")
+    subprocess.run([sys.executable, "-m", "everlearn", *call], cwd=arguments.work, check=True)
+    record(arguments.work / "runs" / "minilm")
 
 
 if __name__ == "__main__":

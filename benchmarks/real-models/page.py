@@ -177,13 +177,13 @@ class Alone:
     @classmethod
     def of(cls, rows: Rows, cells: Iterable[dict[str, Any]]) -> Alone:
         """Compare the rows with the cells of one model per domain, which are of several learning rates and seeds."""
-        found: dict[float, dict[tuple[int, str], float]] = {}
+        by_rate: dict[float, dict[tuple[int, str], float]] = {}
         for cell in cells:
             scores, seed = scores_of(cell), cell["grid"]["seed"]
             learnt = {(seed, name): scores["base", name] - scores["alone", name] for name in cell["domains"]}
-            found.setdefault(rate_of(cell["grid"]), {}).update(learnt)
-        common = set.intersection(*map(set, found.values()))
-        means = {rate: fmean(found[rate][key] for key in common) for rate in sorted(found)}
+            by_rate.setdefault(rate_of(cell["grid"]), {}).update(learnt)
+        common = set.intersection(*map(set, by_rate.values()))
+        means = {rate: fmean(by_rate[rate][key] for key in common) for rate in sorted(by_rate)}
         best, seeds = max(means, key=lambda rate: means[rate]), sorted({seed for seed, _ in common})
         shares: dict[str, dict[str, float]] = {}
         for row, own in rows.items():
@@ -193,7 +193,7 @@ class Alone:
                 for place, (name, learnt) in enumerate(run.learnt.items(), 1):
                     for where, gain in ((str(place), learnt), ("all", learnt), ("end", run.gained[name])):
                         gains.setdefault(where, []).append(gain)
-                        wholes.setdefault(where, []).append(found[best][run.seed, name])
+                        wholes.setdefault(where, []).append(by_rate[best][run.seed, name])
             shares[row] = {where: fmean(gains[where]) / fmean(wholes[where]) for where in gains}
         return cls(best, means, seeds, shares)
 
@@ -451,20 +451,20 @@ def main() -> None:
     encoder = json.loads((HERE / "minilm.json").read_text(encoding="utf-8"))
     tasks = json.loads((HERE / "encoder-tasks.json").read_text(encoding="utf-8"))
     cells = encoder_cells()
-    made = (
+    drawn_sections = (
         *((picture(name, own), fresh_tables(own)) for name, own in streams.items()),
         ("", encoder_tables(encoder, tasks, cells)),
         ("", tables(lines)),
     )
-    for section, (drawn, own) in zip(sections, made, strict=True):
-        said = f"## {section}".split("\n### ")[0].split("\n![")[0].rstrip()
-        parts += [said, *([drawn] if drawn else []), *(markdown_table(table, 3) for table in own)]
+    for section, (drawn, own) in zip(sections, drawn_sections, strict=True):
+        text = f"## {section}".split("\n### ")[0].split("\n![")[0].rstrip()
+        parts += [text, *([drawn] if drawn else []), *(markdown_table(table, 3) for table in own)]
     if failed := [line for line in lines if "error" in line]:
         reasons: dict[tuple[str, str], list[str]] = {}
         for line in failed:
             reasons.setdefault((line["trial"]["row"], line["error"]), []).append(str(line["trial"]["number"]))
-        said = [f"* {row}, trials {', '.join(numbers)}: {error}" for (row, error), numbers in reasons.items()]
-        parts.append("### Trials that failed\n\n" + "\n".join(said))
+        failures = [f"* {row}, trials {', '.join(numbers)}: {error}" for (row, error), numbers in reasons.items()]
+        parts.append("### Trials that failed\n\n" + "\n".join(failures))
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
     files.write_text(
         PAGE.with_suffix(".json"), json.dumps(summary(lines, streams | {"encoder": streamed(cells)}), indent=1) + "\n"

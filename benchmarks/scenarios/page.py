@@ -73,22 +73,22 @@ def scores(cell: Mapping[str, Any]) -> Scores:
 
 def measured(folder: Path = HERE / "results") -> dict[str, dict[int | None, Scores]]:
     """Return the scores of every row by seed; the base model has the seed None."""
-    found: dict[str, dict[int | None, Scores]] = defaultdict(dict)
+    by_row: dict[str, dict[int | None, Scores]] = defaultdict(dict)
     for cell in find_cells(folder).values():
         grid = cell.value["grid"]
-        found[grid["row"]][grid["seed"]] = scores(cell.value)
-    return found
+        by_row[grid["row"]][grid["seed"]] = scores(cell.value)
+    return by_row
 
 
-def table(title: str, rows: Mapping[str, str], found: Mapping[str, Mapping[int | None, Scores]]) -> Table:
+def table(title: str, rows: Mapping[str, str], scores_by_row: Mapping[str, Mapping[int | None, Scores]]) -> Table:
     """Return the scores of some rows: the mean over seeds, and in brackets every seed."""
     lines = tuple(
         (
-            said,
-            tuple(TableCell(_number([own[name] for own in found[row].values()])) for name in NUMBERS),
+            label,
+            tuple(TableCell(_number([own[name] for own in scores_by_row[row].values()])) for name in NUMBERS),
         )
-        for row, said in rows.items()
-        if row in found
+        for row, label in rows.items()
+        if row in scores_by_row
     )
     return Table(title, ("Trained", *NUMBERS.values()), lines, "Bits per byte: the mean, in brackets each seed.")
 
@@ -127,12 +127,12 @@ def content_table(record: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for text in TEXTS:
         runs = [run[text] for run in record.values()]
-        for kind, said in enumerate(("content tokens", "the others")):
+        for kind, kind_name in enumerate(("content tokens", "the others")):
             share = fmean(run["labels"][kind] / sum(run["labels"]) for run in runs)
             loss = {s: fmean(run["nats"][s][kind] / run["labels"][kind] for run in runs) for s in STAGES}
             part = _part(runs, kind, "base" if text == GENERAL else FIRST)
             numbers = [f"{100 * share:.0f} %", *(f"{loss[s]:.3f}" for s in STAGES), part if text != SECOND else "–"]
-            rows.append((f"{'Wikipedia' if text == GENERAL else text}, {said}", tuple(map(TableCell, numbers))))
+            rows.append((f"{'Wikipedia' if text == GENERAL else text}, {kind_name}", tuple(map(TableCell, numbers))))
     header = (
         "Held-out text",
         "Share of the labels",
@@ -158,10 +158,10 @@ def _part(runs: Iterable[Mapping[str, Any]], kind: int, since: str) -> str:
 def rows_of(run: Path) -> dict[str, Any]:
     """Return quantiles of the outputs and of the moves of rows, and their violins as Markdown; writes the pictures."""
     learner = ContinualLearner.open(run)
-    found = looked_at(learner, BLOCKS)
+    activations = looked_at(learner, BLOCKS)
     pictures = []
-    shown = sections(found, [alike(each, threshold_of(learner)) for each in found])
-    for number, section in enumerate(shown[: len(found)], 1):
+    shown = sections(activations, [alike(each, threshold_of(learner)) for each in activations])
+    for number, section in enumerate(shown[: len(activations)], 1):
         name = f"scenarios-{number}.svg"
         files.write_text(PAGE.parent / name, standalone(section.plates[0]))
         pictures.append(
@@ -172,7 +172,7 @@ def rows_of(run: Path) -> dict[str, Any]:
             name: [round(float(q), 3) for q in np.quantile(each.relative(name, ALL).numpy(), (0.25, 0.5, 0.75, 0.99))]
             for name in each.halves
         }
-        for each in found
+        for each in activations
     }
     return {"quantiles": quantiles, "pictures": pictures}
 
@@ -203,14 +203,14 @@ def recorded(runs: Path) -> dict[str, Any]:
 
 def parts(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield what stands below the text."""
-    found = measured()
-    yield markdown_table(table("Scenarios", SCENARIOS, found), level=2)
+    scores_by_row = measured()
+    yield markdown_table(table("Scenarios", SCENARIOS, scores_by_row), level=2)
     yield markdown_table(content_table(record["content"]), level=2)
     if rows := record.get("rows"):
         yield "## Which rows moved"
         yield from rows["pictures"]
         yield markdown_table(rows_table(rows["quantiles"]), level=3)
-    yield markdown_table(table("Re-warming", WARMING, found), level=2)
+    yield markdown_table(table("Re-warming", WARMING, scores_by_row), level=2)
 
 
 def main(runs: str = "runs/sweep-scenarios") -> None:

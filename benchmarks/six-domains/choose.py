@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace, train: dict[str, Any], end_tasks: dict[st
     }
     suite = SUITE.on(overlay_of(changes), arguments.data)
     with tempfile.TemporaryDirectory() as folder:
-        made = suite.recipe(DOMAINS, method=["sequential"], seed=SEED, name="choose", folder=Path(folder, "run"))
-        return ContinualLearner(parse(made)).run()
+        recipe = suite.recipe(DOMAINS, method=["sequential"], seed=SEED, name="choose", folder=Path(folder, "run"))
+        return ContinualLearner(parse(recipe)).run()
 
 
 def main() -> None:
@@ -74,8 +74,8 @@ def main() -> None:
         }
         own = {name: {"epochs": arguments.epochs_factor * number} for name, number in epochs.items()}
         results = run(arguments, {"max_steps": 1, "learning_rate": 1e-9}, {"*": limits, **own})
-        found = results.matrices.get("f1", results.matrices["macro_f1"]).values[0]
-        scores[rate] = sum(float(value or 0) for value in found) / len(found)
+        values = results.matrices.get("f1", results.matrices["macro_f1"]).values[0]
+        scores[rate] = sum(float(value or 0) for value in values) / len(values)
         print(f"end tasks {rate:g}: mean F1 {scores[rate]:.4f}", flush=True)
     report = {
         "domains": list(DOMAINS),

@@ -22,8 +22,8 @@ def main() -> None:
     parser.add_argument("results", type=Path, nargs="?", default=HERE / "results")
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "docs" / "claims.md")
     arguments = parser.parse_args()
-    found = write_claims(find_suite("six-domains"), arguments.results, arguments.output)
-    verdicts = Counter(judged.verdict for judged in found)
+    claims = write_claims(find_suite("six-domains"), arguments.results, arguments.output)
+    verdicts = Counter(judged.verdict for judged in claims)
     print(f"Wrote {arguments.output}: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
 
 

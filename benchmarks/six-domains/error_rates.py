@@ -76,12 +76,12 @@ def main() -> None:
             rates = []
             for tasks in TASKS:
                 for of_tasks, of_runs, own in MIXTURES:
-                    found = np.zeros(len(tests))
+                    rejections = np.zeros(len(tests))
                     for _ in range(count):
                         table = of_tasks * draw(rng, (1, tasks)) + of_runs * draw(rng, (runs, 1))
                         table = table + own * draw(rng, (runs, tasks))
-                        found += [test(table, rng) for test in tests]
-                    rates.append(found / count)
+                        rejections += [test(table, rng) for test in tests]
+                    rates.append(rejections / count)
             low, high = 100 * np.min(rates, 0), 100 * np.max(rates, 0)
             shown = (f"{t.__name__} {a:.0f}-{b:.0f} %" for t, a, b in zip(tests, low, high, strict=True))
             print(f"{runs} runs, {kind}: {'; '.join(shown)}", flush=True)

@@ -58,10 +58,10 @@ def row(name: str, line: Line, exact: bool) -> str:
     """A line of the table: the mean of the exact form; of another its difference to that, with p."""
     cells = []
     for number, (_, factor, digits) in COLUMNS.items():
-        found = line.differences.get(number)
-        estimate = (line.numbers.get(number) if exact else found and found.estimate) or Estimate()
+        change = line.differences.get(number)
+        estimate = (line.numbers.get(number) if exact else change and change.estimate) or Estimate()
         value = None if estimate.value is None else factor * estimate.value
-        p = f" ({p_value(found.p_value, 2)})" if found and found.p_value is not None else ""
+        p = f" ({p_value(change.p_value, 2)})" if change and change.p_value is not None else ""
         cells.append(fixed(value, digits, signed=not exact) + p)
     return f"| {name} | {len(line.runs)} | {' | '.join(cells)} |"
 
@@ -72,10 +72,10 @@ def table(exact: Sequence[Run], others: Sequence[Run]) -> str:
     lines = [f"| | runs | {head} |", "| --- " * (len(COLUMNS) + 2) + "|"]
     units = set(map(unit_of, exact)) & set(map(unit_of, others))
     cells = [cell for cell in (*exact, *others) if unit_of(cell) in units]
-    found = {line.entry: line for line in summarise(cells, "das")} if cells else {}
+    line_of = {line.entry: line for line in summarise(cells, "das")} if cells else {}
     for name, form in {"das": "exact (default)", **{entry(form).name: form for form in FORMS}}.items():
-        if name in found:
-            lines.append(row(form, found[name], name == "das"))
+        if name in line_of:
+            lines.append(row(form, line_of[name], name == "das"))
     return f"""# Scores with cheaper forms of DAS
 
 Written by `benchmarks/six-domains/shortcuts.py` from the cells beside it. The first line is DAS as the paper has it on
@@ -95,10 +95,10 @@ def exact(shared: Mapping[str, Any]) -> list[Run]:
     Raises:
         RunError: they were measured with other settings than the forms.
     """
-    found = [cell for cell in load_results(HERE / "results") if cell.grid.row == "das"]
-    for cell in found:
+    cells = [cell for cell in load_results(HERE / "results") if cell.grid.row == "das"]
+    for cell in cells:
         check_settings(cell, shared, HERE / "results")
-    return found
+    return cells
 
 
 def main() -> None:

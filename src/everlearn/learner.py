@@ -229,14 +229,14 @@ class ContinualLearner(OpenRun):
         raw, tasks = self.recipe.model_dump(mode="json"), inputs.tasks(end_tasks)
         for task, existing in itertools.product(tasks, self.recipe.tasks):
             _refuse_taken(task, existing.name, f"{self.folder.path} has an end task")
-        before = self.recipe, dict(self._prepared), list(self.found)
+        before = self.recipe, dict(self._prepared), list(self.warnings)
         self.recipe = self.recipe.changed(domains=[*raw["domains"], new], end_tasks=[*raw["end_tasks"], *tasks])
         self._setting = None
         try:
             self.check(only=new["name"])
         except BaseException:
             # Nothing has started yet: restore the state, so that the next call can correct the mistake.
-            self.recipe, self._prepared, self.found = before
+            self.recipe, self._prepared, self.warnings = before
             self._setting = None
             raise
         with self.folder.lock(self.processes.is_main_process):  # another process may be training by this recipe

@@ -166,9 +166,9 @@ def wrong_key(of: type[BaseModel], error: ValidationError, inside: Sequence[str]
         return f"The recipe needs `{key}`{where}."
     message = wrong_value(first, *others)
     colon = "" if first["type"] in WORDS else ":"
-    whole = f"`{key}`{where}{colon} {message}" if key else f"{message}{where}"
-    whole = f"{whole[0].upper()}{whole[1:]}"
-    return whole if whole.endswith("?") else f"{whole}."
+    sentence = f"`{key}`{where}{colon} {message}" if key else f"{message}{where}"
+    sentence = f"{sentence[0].upper()}{sentence[1:]}"
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _first(error: ValidationError) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:

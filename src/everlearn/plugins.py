@@ -279,10 +279,10 @@ def _registry_with(group: str, name: str) -> Registry[Any] | None:
 
 
 def _entries(group: str) -> Mapping[str, list[metadata.EntryPoint]]:
-    found = _installed(tuple(sys.path)).get(group, {})
+    by_name = _installed(tuple(sys.path)).get(group, {})
     if not _STRANGERS_HIDDEN:
-        return found
-    own = {name: [each for each in entries if _distribution(each)[0] == OWN] for name, entries in found.items()}
+        return by_name
+    own = {name: [each for each in entries if _distribution(each)[0] == OWN] for name, entries in by_name.items()}
     return {name: entries for name, entries in own.items() if entries}
 
 
@@ -419,17 +419,17 @@ def check_record(recorded: Any, run: Path) -> None:
             if not any(each.file == file or each.sha256 == facts.get("sha256") for each in _BROUGHT.values()):
                 raise PluginError(f"{run} was made with the file {file}: give `--import {file}`.")
             continue
-        whose = f"{facts['package']} {facts.get('version', '')}".strip() if facts.get("package") else module
-        asked = facts.get("names")
-        needed = [(g, n) for g, own in asked.items() if g in NEEDED for n in own] if isinstance(asked, Mapping) else []
+        owner = f"{facts['package']} {facts.get('version', '')}".strip() if facts.get("package") else module
+        used = facts.get("names")
+        needed = [(g, n) for g, own in used.items() if g in NEEDED for n in own] if isinstance(used, Mapping) else []
         for group, name in needed:
             if name not in _entries(group) and _registry_with(group, name) is None:
                 raise PluginError(
-                    f"{run} was made with the {GROUPS[group]} '{name}' of {whose}: install it, or give "
+                    f"{run} was made with the {GROUPS[group]} '{name}' of {owner}: install it, or give "
                     f"`--import {module}`."
                 )
         if facts.get("named") and module not in _BROUGHT:
-            raise PluginError(f"{run} was made with the module {module} of {whose}: give `--import {module}`.")
+            raise PluginError(f"{run} was made with the module {module} of {owner}: give `--import {module}`.")
 
 
 def _running_module() -> str:

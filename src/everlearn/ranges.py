@@ -25,7 +25,7 @@ class Around:
         by = self.factor ** (2 * u - 1)
         return [_rounded(each * by) for each in value] if isinstance(value, list | tuple) else _rounded(value * by)
 
-    def said(self, value: Any) -> str:
+    def describe(self, value: Any) -> str:
         """Return the range in words."""
         if isinstance(value, list | tuple):
             return f"a {self.factor:g}th of the recipe's to {self.factor:g} times them, log-uniform"
@@ -46,7 +46,7 @@ class Between:
             return _rounded(self.low * (self.high / self.low) ** u)
         return _rounded(self.low + u * (self.high - self.low))
 
-    def said(self, value: Any) -> str:
+    def describe(self, value: Any) -> str:
         """Return the range in words."""
         return f"{self.low:g} to {self.high:g}, {'log-uniform' if self.log else 'uniform'}"
 
@@ -61,7 +61,7 @@ class OneOf:
         """Return the value at `u` in [0, 1)."""
         return self.values[int(u * len(self.values))]
 
-    def said(self, value: Any) -> str:
+    def describe(self, value: Any) -> str:
         """Return the choices in words."""
         return f"one of {', '.join(map(str, self.values))}"
 

@@ -23,7 +23,7 @@ from everlearn.cli import COMMANDS, application, main
 from everlearn.commands.first_recipe import first_recipe
 from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
-from everlearn.grid import RecipeTemplate, read_ways, resolve
+from everlearn.grid import RecipeTemplate, read_variations, resolve
 from everlearn.methods import REGISTRY, build
 from everlearn.methods.base import VARIANTS
 from everlearn_bench.suites import find_suite, overlay_of
@@ -106,7 +106,9 @@ def test_commands_parse(place: str, words: list[str], tmp_path: Path) -> None:
     if name == "sweep":
         file = tmp_path / "recipe.yaml"
         file.write_text(code_blocks(ROOT / "README.md", "yaml")[0])
-        assert read_ways(context.params["methods"], context.params["sets"] or (), RecipeTemplate(load(file), "recipe"))
+        assert read_variations(
+            context.params["methods"], context.params["sets"] or (), RecipeTemplate(load(file), "recipe")
+        )
     if name == "bench" and context.params["methods"]:
         suite = find_suite(context.params["suite"])
         entries = resolve(context.params["methods"].split(","), suite)

@@ -15,7 +15,7 @@ from cli_project import Project
 from everlearn.config.recipe import load
 from everlearn.errors import EverlearnError, RecipeError
 from everlearn.evaluation import text_cell
-from everlearn.grid import RecipeTemplate, load_results, read_orders, read_ways
+from everlearn.grid import RecipeTemplate, load_results, read_orders, read_variations
 from everlearn.grid.arrangements import ALONE
 from everlearn.learner import ContinualLearner
 from everlearn.report import compare, verdict
@@ -201,18 +201,18 @@ def test_names_of_entries_can_be_names_of_files(everlearn: Project) -> None:
     everlearn.recipe["method"] = ["migu", "replay"]
     everlearn("env")
     suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
-    own = read_ways(None, (), suite)[0]
+    own = read_variations(None, (), suite)[0]
     assert (own.name, [spec["name"] for spec in own.methods]) == ("migu-replay", ["migu", "replay"])
     assert own.title == "MIGU + Replay"
     text = "{name: ewc, strength: 3}, [das, ewc:strength=3:samples=8], none"
-    ways = read_ways(text, ["train.optim_args=a/b,a:b", "data.block_size=32"], suite)
+    ways = read_variations(text, ["train.optim_args=a/b,a:b", "data.block_size=32"], suite)
     names = [way.name for way in ways]
     assert names[0].startswith("ewc-strength3-optim_argsa_b-")
     assert names[-1] == "none-data.block_size32"
     assert len(set(names)) == len(names) == 2 + 2 + 1
     assert ways[0].changes == {"train.optim_args": "a/b", "data.block_size": 32}
     assert all(re.fullmatch(r"[a-z0-9_.-]+", name) for name in names)
-    long = read_ways("ewc", [f"train.optim_args={'x' * 400}"], suite)[0]
+    long = read_variations("ewc", [f"train.optim_args={'x' * 400}"], suite)[0]
     assert len(long.name) < 120
 
 

@@ -18,7 +18,7 @@ import tiny
 from everlearn import files
 from everlearn.errors import MethodError
 from everlearn.methods import build
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 from everlearn.protecting import protect
 from everlearn.protecting.trainer import check_sharded
 from methods_of_other_kinds import AGEM
@@ -70,7 +70,7 @@ def trained(folder: Path, name: str, batch: int, **options: Any) -> None:
         )
         protect(trainer, copy.deepcopy(CASES[name]), memory=folder / name, domain=f"d{domain}", **more).train()
         model = trainer.protected.stage.model  # complete, as trained
-    saved = {key: whole(value) for key, value in trainer.model.state_dict().items()}
+    saved = {key: full_tensor(value) for key, value in trainer.model.state_dict().items()}
     if trainer.is_world_process_zero():
         torch.save([model.state_dict(), saved, trainer.protection_report().to_dict()], folder / f"{name}.pt")
 

@@ -252,7 +252,7 @@ def test_an_interruption_at_the_step_that_is_taken_back_changes_nothing(
     def interrupted(self: ForgettingGuard, *args: Any) -> tuple[bool, bool]:
         decided = judge(self, *args)
         if decided[1]:
-            learner.interruption.asked = True
+            learner.interruption.stop_requested = True
         return decided
 
     monkeypatch.setattr(ForgettingGuard, "judge", interrupted)

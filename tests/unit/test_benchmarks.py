@@ -318,7 +318,7 @@ class Trainer:
 
 def test_peak_memory_is_what_lives_at_once(harness: ModuleType) -> None:
     kept = torch.zeros(10**6)
-    assert harness.peak_memory(lambda clock, steps: Trainer(), "cpu").whole == pytest.approx(12e6, rel=0.01)
+    assert harness.peak_memory(lambda clock, steps: Trainer(), "cpu").total == pytest.approx(12e6, rel=0.01)
     del kept
 
 
@@ -334,7 +334,7 @@ class Ends:
 
 def test_peak_of_the_steps_alone(harness: ModuleType) -> None:
     found = harness.peak_memory(lambda clock, steps: Ends(), "cpu")
-    assert found.whole == pytest.approx(12e6, rel=0.01)
+    assert found.total == pytest.approx(12e6, rel=0.01)
     assert found.steps == pytest.approx(4e6, rel=0.01)
 
 
@@ -382,7 +382,7 @@ def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType, 
 
         step()
         model.zero_grad()
-        return harness.peaks(step, "cpu").whole
+        return harness.peaks(step, "cpu").total
 
     copy = sum(4 * parameter.numel() for parameter in tiny.model().parameters())
     assert peak(spec) - peak() < copy / 10
@@ -401,7 +401,7 @@ def test_measuring_importance_holds_the_new_one_and_a_samples_gradients(
     for index in (1, 2):
         protection = Protection([method], stages.stage(model, index))
         protection.begin()
-        peak = harness.peaks(protection.end, "cpu").whole
+        peak = harness.peaks(protection.end, "cpu").total
     copy = sum(4 * parameter.numel() for parameter in model.parameters())
     assert peak < (copies + 0.5) * copy
 
@@ -430,17 +430,17 @@ def test_measuring_holds_what_is_declared(harness: ModuleType, spec: dict[str, A
     for index in (1, 2):
         stage = stages.stage(model, index, general=True, steps=2)
         loss = partial(stage.objective.per_sample_loss, model, next(stage.batches(stage.batch_size)))
-        activations = harness.peaks(loss, "cpu").whole
+        activations = harness.peaks(loss, "cpu").total
         protection = Protection([method], stage)
         known = held(method)
-        begun = known + harness.peaks(protection.begin, "cpu").whole
+        begun = known + harness.peaks(protection.begin, "cpu").total
         for rows in stage.batches(2 * stage.batch_size):
             protection.loss(stage.model, rows)[0].backward()
             protection.after_backward()
             stage.step += 1
         stage.model.zero_grad()
         known = held(method)
-        peak = max(begun, known + harness.peaks(protection.end, "cpu").whole)
+        peak = max(begun, known + harness.peaks(protection.end, "cpu").total)
         assert peak <= cost.memory_bytes + cost.measuring_bytes + 2 * activations
         model = stage.model
 
@@ -448,7 +448,7 @@ def test_measuring_holds_what_is_declared(harness: ModuleType, spec: dict[str, A
 def test_joining_penalties_holds_what_is_declared(harness: ModuleType) -> None:
     """Beside what is given: a copy of the known importance, faded, and the new anchor."""
     there, known, here, new = (torch.rand(500, 500) for _ in range(4))
-    assert 8 + harness.peaks(lambda: joined(there, known, here, new), "cpu").whole / there.numel() <= JOINING + 0.01
+    assert 8 + harness.peaks(lambda: joined(there, known, here, new), "cpu").total / there.numel() <= JOINING + 0.01
 
 
 def held(method: Method) -> int:
@@ -474,7 +474,7 @@ def test_an_update_holds_what_is_declared(harness: ModuleType, dtype: torch.dtyp
         for batch in stage.batches(2 * stage.batch_size):
             protection.loss(model, batch)[0].backward()
             protection.after_backward()
-            found = harness.peaks(update, "cpu").whole
+            found = harness.peaks(update, "cpu").total
         return int(found)
 
     mofo = build({"name": "mofo"})

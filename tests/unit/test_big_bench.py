@@ -152,12 +152,12 @@ def test_written_answers_are_cut_and_compared(tmp_path: Path) -> None:
     assert task.measured == ["exact_str_match", "rouge_l"]
     assert task.notes() == ["End task 'sums' prefers bleurt; its normalised score is of exact_str_match."]
     (subtask,) = task.subtasks
-    assert subtask.said(" - red.\nblue") == "red"
-    assert subtask.said("!!") == ""
+    assert subtask.answer_in(" - red.\nblue") == "red"
+    assert subtask.answer_in("!!") == ""
     plain = read_big_bench(
         BigBenchTask(name="t", test=kept(tmp_path / "b", {**raw, "stop_string": None, "output_regex": None}))
     )
-    assert plain[0].said(" 12; because") == "12"
+    assert plain[0].answer_in(" 12; because") == "12"
     model = lively("gpt2")
     cell = task.measure(Checkpoint(model, how(model).objective), how(model))
     assert len(cell.texts) == 2

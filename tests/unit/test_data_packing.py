@@ -280,7 +280,7 @@ def test_bits_per_byte_are_of_the_rows_that_were_scored(kind: str) -> None:
 
     held_out = HeldOut(PackedBlocks.from_blocks(rows, 0, "a"), width, {BYTES: widths})
     items, nats = np.full(len(rows), SIZE - 1), np.full(len(rows), 50.0)
-    cell = text_cell(nats, items, width, given=held_out.given(items), task="a", row="base")
+    cell = text_cell(nats, items, width, given=held_out.row_properties(items), task="a", row="base")
     assert BITS.score(cell) == pytest.approx(nats.sum() / np.log(2) / (items * widths).sum())
     old = text_cell(nats, items, width, task="a", row="base")
     assert BITS.score(old) == pytest.approx(nats.sum() / items.sum() / np.log(2) / width)
@@ -379,7 +379,7 @@ def test_what_is_known_of_rows_is_kept_and_files_of_earlier_versions_are_read(tm
     assert len(read.half(0).rows[BYTES]) + len(read.half(1).rows[BYTES]) == len(blocks)
     replace(read, rows={}).save(tmp_path / "old.safetensors")
     assert HeldOut.load(tmp_path / "old.safetensors").rows == {}
-    assert HeldOut.load(tmp_path / "old.safetensors").given(np.ones(3)) == {}
+    assert HeldOut.load(tmp_path / "old.safetensors").row_properties(np.ones(3)) == {}
 
     cell = text_cell(np.ones(3), np.ones(3), 4.0, given={"bytes": np.full(3, 5.0)}, task="a", row="base")
     cell.save(tmp_path / "cell.safetensors")

@@ -223,7 +223,7 @@ def test_gradients_are_vectors() -> None:
     part = Gradients({"transformer.wte.weight": values[0]["transformer.wte.weight"]}, parameters)
     assert torch.equal((a - part)["transformer.wte.weight"], torch.zeros_like(part["transformer.wte.weight"]))
     assert (part - a).keys() == a.keys()
-    assert a.like(a.whole()).dot(b) == a.dot(b)
+    assert a.like(a.full_tensors()).dot(b) == a.dot(b)
     with pytest.raises(MethodError, match="no parameter of the model"):
         a.like({"nothing": torch.zeros(1)})
 

@@ -23,7 +23,7 @@ from everlearn.config.overrides import put
 from everlearn.config.recipe import load, parse
 from everlearn.errors import EverlearnError, RecipeError, RunError
 from everlearn.evaluation.estimate import Estimate
-from everlearn.grid import RecipeTemplate, equalised, read_ways
+from everlearn.grid import RecipeTemplate, equalised, read_variations
 from everlearn.grid.compute import Effort
 from everlearn.grid.page import GridPage
 from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_of_plain, shares_table
@@ -89,9 +89,11 @@ def unordered(cell: Run) -> Run:
 
 
 def test_a_list_of_values_is_a_way_each(scripts: Scripts) -> None:
-    found = list(scripts.rows.ways([[{"name": "ewc", "strength": [1, 2]}, {"name": "wise_ft", "alpha": [0.5, 0.75]}]]))
+    found = list(
+        scripts.rows.variants([[{"name": "ewc", "strength": [1, 2]}, {"name": "wise_ft", "alpha": [0.5, 0.75]}]])
+    )
     assert [(way[0]["strength"], way[1]["alpha"]) for way in found] == [(1, 0.5), (1, 0.75), (2, 0.5), (2, 0.75)]
-    assert list(scripts.rows.ways([{"name": "kd"}])) == [[{"name": "kd"}]]
+    assert list(scripts.rows.variants([{"name": "kd"}])) == [[{"name": "kd"}]]
 
 
 @pytest.mark.parametrize("stream", ["masked", "causal"])
@@ -110,7 +112,7 @@ def test_every_row_is_one_that_a_sweep_reads(scripts: Scripts, monkeypatch: pyte
 
 def test_a_key_with_a_point_changes_the_recipe(scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    rows = list(scripts.rows.ways([{"name": "ewc", "strength": 10, "train.learning_rate": [0.001, 0.002]}]))
+    rows = list(scripts.rows.variants([{"name": "ewc", "strength": 10, "train.learning_rate": [0.001, 0.002]}]))
     assert scripts.rows.parts_of(rows[1]) == ([{"name": "ewc", "strength": 10}], {"train.learning_rate": 0.002})
     assert scripts.rows.as_methods(rows[1:]) == '{"name": "ewc", "strength": 10}'
     assert scripts.rows.sets_of(rows[1]) == ("train.learning_rate=0.002",)
@@ -363,7 +365,7 @@ def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], RunFa
     everlearn.recipe["train"] |= {"max_steps": 40}
     everlearn.write()
     suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
-    return read_ways(methods, sets, suite), RunFactory(suite, everlearn.folder / "runs")
+    return read_variations(methods, sets, suite), RunFactory(suite, everlearn.folder / "runs")
 
 
 def test_what_is_run_beside_the_steps_is_taken_from_them(everlearn: Project) -> None:
@@ -606,29 +608,31 @@ def test_the_page_shows_what_was_swept(tmp_path: Path) -> None:
 def test_an_option_of_a_method_is_swept_where_the_method_is(everlearn: Project) -> None:
     everlearn("env")
     suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
-    ways = read_ways("none,sequential,[migu,replay]", ["method.migu.threshold=0,0.5", "train.max_steps=1,2"], suite)
+    ways = read_variations(
+        "none,sequential,[migu,replay]", ["method.migu.threshold=0,0.5", "train.max_steps=1,2"], suite
+    )
     assert [way.name for way in ways][:3] == ["none", "sequential-max_steps1", "sequential-max_steps2"]
     assert len(ways) == 3 + 4
     assert ways[-1].methods == ({"name": "migu", "threshold": 0.5}, {"name": "replay"})
     assert ways[-1].changes == {"train.max_steps": 2}
-    parts = read_ways("migu", ["method.migu.components=[query],[key, value]"], suite)
+    parts = read_variations("migu", ["method.migu.components=[query],[key, value]"], suite)
     assert [way.title for way in parts] == ["MIGU (components query)", "MIGU (components key, value)"]
     with pytest.raises(RecipeError, match=r"`method.migo.threshold`, but no entry has 'migo'. Did you mean 'migu'"):
-        read_ways("migu", ["method.migo.threshold=0"], suite)
+        read_variations("migu", ["method.migo.threshold=0"], suite)
     with pytest.raises(EverlearnError, match="'threshold': must be below 1"):
-        read_ways("migu", ["method.migu.threshold=0,1.5"], suite)
+        read_variations("migu", ["method.migu.threshold=0,1.5"], suite)
 
 
 def test_a_key_of_every_domain_is_swept(everlearn: Project) -> None:
     everlearn("env")
     suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
-    few, _ = read_ways("sequential", ["domains.*.max_documents=5,9"], suite)
+    few, _ = read_variations("sequential", ["domains.*.max_documents=5,9"], suite)
     assert few.name == "sequential-domains.all.max_documents5"
     assert few.changes == {"domains.*.max_documents": 5}
     raw = suite.own.model_dump(mode="json")
     put(raw, "domains.*.max_documents", 5)
     assert [domain["max_documents"] for domain in raw["domains"]] == [5, 5]
     with pytest.raises(EverlearnError, match=r"`--set` cannot change `domains.\*.name`"):
-        read_ways("sequential", ["domains.*.name=a,b"], suite)
+        read_variations("sequential", ["domains.*.name=a,b"], suite)
     with pytest.raises(EverlearnError, match=r"change `end_tasks.polarity.epochs`: the recipe has no end tasks\.$"):
-        read_ways("sequential", ["end_tasks.polarity.epochs=1,2"], suite)
+        read_variations("sequential", ["end_tasks.polarity.epochs=1,2"], suite)

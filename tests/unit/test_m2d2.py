@@ -482,7 +482,7 @@ def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypa
 
 def test_only_the_chosen_tarballs_are_wanted() -> None:
     def wanted(**keys: object) -> list[str]:
-        return [source.path for source in SUITE.wanted(StreamOptions(**keys))]  # type: ignore[arg-type]
+        return [source.path for source in SUITE.selected_sources(StreamOptions(**keys))]  # type: ignore[arg-type]
 
     assert len(SUITE.sources) == 236
     assert len(wanted()) == 212 - 6

@@ -26,7 +26,7 @@ from everlearn.methods.penalties import budget
 from everlearn.methods.penalties.budget import Budget, LastCheck
 from everlearn.methods.penalties.drift_prediction import Ellipsoid, Known
 from everlearn.methods.penalties.drift_probe import Drift, DriftProbe, bytes_per_label, mean_drift
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 from two_processes import PROCESSES, in_two_processes
 
 # -- several texts, and the projection ------------------------------------------------------------------------
@@ -540,7 +540,7 @@ def _steps(wrap: str = "none", rows: slice = slice(None)) -> dict[str, Tensor]:
         with protection.update():
             optimizer.step()
         optimizer.zero_grad()
-    found = {name: whole(p.detach()) for name, p in stage.model.named_parameters()}
+    found = {name: full_tensor(p.detach()) for name, p in stage.model.named_parameters()}
     for number, line in enumerate(lines):
         seen = line["drift"]["general"]
         found[f"look {number}"] = torch.tensor([seen["predicted"], seen["measured"], seen["ratio"]])

@@ -307,7 +307,7 @@ def test_rows_are_looked_up_on_the_host() -> None:
     cached = CachedAnswers(stage, 4, 1.0)
     batch = next(stage.batches(4))
     view = cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new, batch)
-    assert cached.found == cached.looked_up == 4
+    assert cached.hits == cached.looked_up == 4
     assert view.labels.device.type == "meta"
     with pytest.raises(NotImplementedError, match="meta"):
         cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new)

@@ -132,7 +132,7 @@ def test_an_example_is_written_and_read_again() -> None:
     lesson = writer.lesson(block, "papers")
     separator = tiny.tokenizer()("rows", add_special_tokens=False)["input_ids"]
     question = tiny.tokenizer()("write of papers")["input_ids"]
-    assert lesson["input_ids"].tolist() == question == writer.asked("papers")
+    assert lesson["input_ids"].tolist() == question == writer.prompt("papers")
     assert lesson["labels"].tolist() == [0, 20, 21, 22, *separator, 30, 2]
     again = writer.block(lesson["labels"].tolist())
     assert all(np.array_equal(again[key], block[key]) for key in block)

@@ -384,7 +384,7 @@ def _slowly_sampled(stage: Stage, number: int) -> list[int]:
 def test_texts_are_samples_of_the_model() -> None:
     stage = _stage()
     _lean_to_the_end(stage, 200)
-    rows, count = generated_rows(stage, wanted=6, sweeps=1)
+    rows, count = generated_rows(stage, row_count=6, sweeps=1)
     texts = [_slowly_sampled(stage, number) for number in range(count)]
     assert any(len(text) < stages.S for text in texts)
     tokens = [token for text in texts for token in text]
@@ -399,7 +399,7 @@ def test_texts_are_samples_of_the_model() -> None:
 
 def test_a_masked_model_fills_rows_from_its_conditionals() -> None:
     stage, sweeps = _stage("masked"), 2
-    rows, _ = generated_rows(stage, wanted=2, sweeps=sweeps)
+    rows, _ = generated_rows(stage, row_count=2, sweeps=sweeps)
     inner, mask = stages.S - 2, stage.tokenizer.mask_token_id
     at_once = round(0.15 * inner)
     for number, row in enumerate(rows):
@@ -493,13 +493,13 @@ def test_a_text_begins_with_the_end_token_whatever_its_number() -> None:
 def test_a_model_that_ends_at_once_is_no_endless_loop() -> None:
     stage = _stage()
     _lean_to_the_end(stage, 1e5)
-    rows, texts = generated_rows(stage, wanted=3, sweeps=1)
+    rows, texts = generated_rows(stage, row_count=3, sweeps=1)
     assert len(rows) == 3, "twelve texts of two tokens in a row"
     assert texts == 36
     long = stages.source(count=1)
     long.block_tokens = 100
     with pytest.raises(MethodError, match=r"does not fill one row: 32 texts have 64 tokens. Lower `data.block_size`"):
-        generated_rows(replace(stage, source=long), wanted=1, sweeps=1)
+        generated_rows(replace(stage, source=long), row_count=1, sweeps=1)
 
 
 def test_what_cannot_be_written_is_refused() -> None:

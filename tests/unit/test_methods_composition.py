@@ -35,7 +35,7 @@ from everlearn.methods.masks.migu import MIGU
 from everlearn.methods.masks.mofo import MoFO
 from everlearn.methods.stage import Checkpoints, Stage
 from everlearn.model.anatomy import anatomy
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 from everlearn.predictors import Checkpoint, Ensemble, PerplexityEnsemble
 from everlearn.predictors.predictor import models_of
 from two_processes import PROCESSES, in_two_processes
@@ -423,11 +423,11 @@ def _step(methods: list[Method], wrap: str = "none", rows: slice = slice(None)) 
     protection.after_backward()
     with protection.update():
         optimizer.step()
-    result = {name: whole(value) for method in methods for name, value in method.memory().tensors.items()}
+    result = {name: full_tensor(value) for method in methods for name, value in method.memory().tensors.items()}
     result |= {f"s of {m.name}": torch.tensor(m.memory().facts["s"]) for m in methods if "s" in m.memory().facts}
     for name, parameter in stage.model.named_parameters():
         value = parameter.detach()
-        result[name] = whole(value)
+        result[name] = full_tensor(value)
     return result
 
 
@@ -466,7 +466,7 @@ def _moved(wrap: str = "none", rows: slice = slice(None)) -> dict[str, torch.Ten
     protection.after_backward()
     with protection.update():
         optimizer.step()
-    return {name: (whole(p.detach()) != before[name]).float() for name, p in stage.model.named_parameters()}
+    return {name: (full_tensor(p.detach()) != before[name]).float() for name, p in stage.model.named_parameters()}
 
 
 def _process(rank: int, folder: Path) -> None:

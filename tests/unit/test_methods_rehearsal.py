@@ -384,7 +384,7 @@ def slow_chat(stage: Stage, number: int, size: int) -> tuple[list[int], int] | N
 
 def test_chats_are_samples_of_the_model_through_its_template() -> None:
     size, stage = 96, chatting()
-    rows, count = generated_rows(stage, wanted=3, sweeps=1, chats=True)
+    rows, count = generated_rows(stage, row_count=3, sweeps=1, chats=True)
     assert len(rows) == 3
     found = []
     for row in rows:
@@ -416,7 +416,7 @@ def test_chats_are_learnt_beside_plain_text() -> None:
 
 def test_a_model_that_does_not_chat_says_so() -> None:
     with pytest.raises(MethodError, match="no chat before 'd1': none of 32 questions has an end and an answer"):
-        generated_rows(chatting(1e5), wanted=1, sweeps=1, chats=True)
+        generated_rows(chatting(1e5), row_count=1, sweeps=1, chats=True)
 
 
 def test_chats_need_a_decoder_and_a_template() -> None:

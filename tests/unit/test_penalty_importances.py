@@ -30,7 +30,7 @@ from everlearn.importance import (
 from everlearn.methods import build
 from everlearn.methods.base import Memory
 from everlearn.model.objectives import IGNORE, Objective, make_objective
-from everlearn.model.sharding import divided, is_divided, local, whole
+from everlearn.model.sharding import divided, full_tensor, is_divided, local
 from two_processes import in_two_processes
 
 scores = hnp.arrays("float32", st.integers(1, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32))
@@ -379,7 +379,7 @@ def half(rank: int, folder: Path) -> None:
             assert all(weight.grad is None for weight in parts.parameters())
         for name, value in importance.items():
             assert local(value).numel() <= (value.numel() + 1) // 2 + value[0].numel()
-            found[f"{case}/{name}"] = whole(value)
+            found[f"{case}/{name}"] = full_tensor(value)
     with divided(model) as parts, pytest.raises(MethodError, match="is not finite"):
         overflowing(parts)
     if rank == 0:

@@ -28,7 +28,7 @@ from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.figures.heat import GAIN, LEVELS, LOSS, READABLE, Heat, Shade, level, png
 from everlearn.report.figures.registry import standalone
 from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint, frontier
-from everlearn.report.figures.weight_movement import said as named
+from everlearn.report.figures.weight_movement import layer_label
 from everlearn.report.figures.within_stage import _line, ends
 from everlearn.tasks.samples import samples_path
 
@@ -106,9 +106,9 @@ def test_ticks_are_round_and_inside(low, span, count):
 
 
 def test_an_axis_of_integers_has_no_halves():
-    assert tick_texts(ticks(0, 2, 4, whole=True)) == ["0", "1", "2"]
+    assert tick_texts(ticks(0, 2, 4, integer=True)) == ["0", "1", "2"]
     assert tick_texts(ticks(0, 2, 4)) == ["0.0", "0.5", "1.0", "1.5", "2.0"]
-    assert ticks(0, 1000, 4, whole=True) == ticks(0, 1000, 4)
+    assert ticks(0, 1000, 4, integer=True) == ticks(0, 1000, 4)
     trials = Curves("score", [Curve(0, (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4))], "Caption.", x_label="trials")
     assert {"1", "2", "3", "4"} <= set(texts(one("curves", trials)))
     assert "1.5" not in texts(one("curves", trials))
@@ -544,6 +544,6 @@ def test_a_damaged_file_costs_the_picture_and_not_the_page(tmp_path):
 
 
 def test_layers_are_named_as_people_count():
-    assert [named(layer) for layer in ("layers.0", "decoder.11", "embeddings", "other")] == [
+    assert [layer_label(layer) for layer in ("layers.0", "decoder.11", "embeddings", "other")] == [
         "layer 1", "decoder 12", "embeddings", "last norm",
     ]  # fmt: skip

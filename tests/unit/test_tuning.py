@@ -34,7 +34,7 @@ from everlearn.report.figures import draw
 from everlearn.report.figures.trials import Trials, Tried
 from everlearn.tuning.page import verdict
 from everlearn.tuning.pilot import Trial, best, expected_best, scores_of, shortened, with_rate
-from everlearn.tuning.search import DIMENSIONS, Found, Tuner, drawn
+from everlearn.tuning.search import DIMENSIONS, SearchResult, Tuner, drawn
 from everlearn.tuning.space import rows_of
 
 # -- What is recommended stands in one place: documents say the same, and the numbers that they quote are in a file ----
@@ -220,7 +220,7 @@ def test_every_range_gives_values_that_the_method_takes(name: str) -> None:
 def test_ranges() -> None:
     around = Around(4)
     assert [around.at(u, 2.0) for u in (0, 0.5, 1)] == [0.5, 2.0, 8.0]
-    assert around.said(2.0) == "0.5 to 8, log-uniform"
+    assert around.describe(2.0) == "0.5 to 8, log-uniform"
     assert [Between(0.01, 1, log=True).at(u, None) for u in (0, 0.5, 1)] == [0.01, 0.1, 1.0]
     assert [Between(2, 4).at(u, None) for u in (0, 0.5, 1)] == [2.0, 3.0, 4.0]
     assert [OneOf(("x", "y", "z")).at(u, None) for u in (0, 0.34, 0.67, 0.999)] == ["x", "y", "z", "z"]
@@ -316,7 +316,7 @@ def test_the_verdict_says_what_the_intervals_do_not_tell(gained: Any, unclear: b
     rows = rows_of(parse(RECIPE))
     plain, mas = trial(0, 0.15), trial(0, gained[0])
     plain.row, plain.gained, mas.gained = "sequential", (0.15, 0.1, 0.2), gained
-    found = Found(parse(RECIPE), rows, {"sequential": [plain], "mas": [mas]}, 0.25, 0.02, 2)
+    found = SearchResult(parse(RECIPE), rows, {"sequential": [plain], "mas": [mas]}, 0.25, 0.02, 2)
     said = " ".join(verdict(found))
     assert said.startswith("Take MAS with learning rate 0.001")
     assert ("Whether it is better than the base model is not clear" in said) == unclear

@@ -16,7 +16,7 @@ import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.diagnostics.checkpoint_distance import Pair, functional_drift
 from everlearn.diagnostics.interpolation import GoingBack, _add, _layers, blender, everywhere
-from everlearn.diagnostics.pages import said
+from everlearn.diagnostics.pages import sentences
 from everlearn.diagnostics.repair import PRECISION, STEPS, Repair, largest_step, search_repair
 from everlearn.errors import ModelError, RecipeError
 from everlearn.evaluation import text_cell
@@ -26,7 +26,15 @@ from everlearn.model.architectures import architectures
 from everlearn.model.depth import depth_groups, layers_of, places
 from everlearn.model.objectives import make_objective
 from everlearn.model.structure import architecture_of
-from everlearn.model.weight_movement import LoadedWeights, Moved, SavedWeights, movement, stable_ranks, together, whole
+from everlearn.model.weight_movement import (
+    LoadedWeights,
+    Moved,
+    SavedWeights,
+    movement,
+    stable_ranks,
+    together,
+    total_movement,
+)
 from everlearn.predictors import Checkpoint
 from everlearn.tasks.held_out import HeldOut, HeldOutText
 
@@ -198,9 +206,9 @@ def test_what_is_said_of_the_other_half(lost, says):
     found = Repair(
         "base", "a", "general", 0.02, False, 0.5, {1.0: Estimate(1.0)}, (8, 8), Estimate(0.3), Estimate(*lost)
     )
-    assert says in said(found)
+    assert says in sentences(found)
     assert found.kept == (lost[0] <= 0.02)
-    assert "50.0 % is the largest step" in said(found)
+    assert "50.0 % is the largest step" in sentences(found)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +300,7 @@ def test_norms_are_those_of_a_slow_computation(pair):
     assert layers["layers.0"].change == 0 == layers["layers.0"].share
     assert layers["layers.0"].cosine == pytest.approx(1, rel=1e-12)
     flat = [torch.cat([weights[name].double().ravel() for name in where]) for weights in (old, new)]
-    everything = whole(found)
+    everything = total_movement(found)
     assert everything.relative == pytest.approx(float((flat[1] - flat[0]).norm() / flat[0].norm()), rel=1e-12)
     assert everything.cosine == pytest.approx(float(torch.cosine_similarity(*flat, dim=0)), rel=1e-12)
     assert everything.largest == float((flat[1] - flat[0]).abs().max())

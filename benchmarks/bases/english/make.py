@@ -45,25 +45,25 @@ def configuration() -> RobertaConfig:
 
 def texts(data: Path, split: str) -> list[str]:
     """The distinct texts of all sources, mixed: in the order of their hashes, which is the same everywhere."""
-    found: dict[bytes, str] = {}
+    by_digest: dict[bytes, str] = {}
     for source in SOURCES:
         for file in resolve_files(str(data / source / f"{split}.jsonl.gz")):
             for row in read_rows(file, ["text"]):
                 text = str(row.values["text"])
-                found[hashlib.blake2b(text.encode(), digest_size=12).digest()] = text
-    return [text for _, text in sorted(found.items())]
+                by_digest[hashlib.blake2b(text.encode(), digest_size=12).digest()] = text
+    return [text for _, text in sorted(by_digest.items())]
 
 
 def prepare(data: Path, out: Path) -> None:
     """Write ``text/{train,validation}.jsonl`` and ``start`` (random weights and tokenizer) into a folder."""
     train = texts(data, "train")
-    with files.new_folder(out / "text") as made:
+    with files.new_folder(out / "text") as folder:
         for split, part in (("train", train), ("validation", texts(data, "validation"))):
             lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in part)
-            files.write_text(made / f"{split}.jsonl", "".join(lines))
-    with files.new_folder(out / "start") as made:
-        train_tokenizer(train, made, VOCABULARY, POSITIONS)
-        start_model(configuration(), "english", "start").save_pretrained(made)
+            files.write_text(folder / f"{split}.jsonl", "".join(lines))
+    with files.new_folder(out / "start") as folder:
+        train_tokenizer(train, folder, VOCABULARY, POSITIONS)
+        start_model(configuration(), "english", "start").save_pretrained(folder)
 
 
 def copy_tokenizer(source: Path, destination: Path) -> None:

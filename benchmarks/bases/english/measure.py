@@ -37,26 +37,26 @@ def measure(model_folder: Path, data: Path, cache: Path | None = None) -> dict[s
     """Loss (nats per masked token) and bits per byte on each source's validation text."""
     model = load_weights(str(model_folder))
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for source in SOURCES:
         domain = Domain(name=f"{source}-held-out", path=str(data / source / "validation.jsonl.gz"), validation=None)
-        made = prepare(domain, tokenizer, "encoder", BLOCK, seed=0, cache=cache)
-        blocks = made.train
+        prepared = prepare(domain, tokenizer, "encoder", BLOCK, seed=0, cache=cache)
+        blocks = prepared.train
         assert isinstance(blocks, PackedBlocks)
         row: dict[str, Any] = {
             "blocks": len(blocks),
-            "bytes_per_token": round(made.bytes_per_token, 4),
+            "bytes_per_token": round(prepared.bytes_per_token, 4),
             "single_token_entropy": round(single_token_entropy(blocks, tokenizer), 4),
         }
         for probability in PROBABILITIES:
             objective = make_objective("masked", model, tokenizer, mask_probability=probability)
             losses = block_losses(model, blocks, objective, batch_size=32)
-            cell = text_cell(losses.nats, losses.items, made.bytes_per_token)
+            cell = text_cell(losses.nats, losses.items, prepared.bytes_per_token)
             row[f"masked {probability}"] = {
                 name: round(METRICS[name].score(cell), 4) for name in ("loss", "bits_per_byte")
             }
-        found[source] = row
-    return found
+        results[source] = row
+    return results
 
 
 def main() -> None:

@@ -63,12 +63,12 @@ PLACES = {
 """Error codes of a path that cannot be read or written."""
 
 
-def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
+def application(words: Sequence[str] = (), all_options: bool = False) -> typer.Typer:
     """Create the command-line application.
 
     Args:
         words: the arguments of the program. Only the command that they name is loaded; without one, all are listed.
-        whole: whether to load the options of all listed commands, too.
+        all_options: whether to load the options of all listed commands, too.
     """
     app = typer.Typer(
         name="everlearn",
@@ -86,26 +86,26 @@ def application(words: Sequence[str] = (), whole: bool = False) -> typer.Typer:
     ) -> None:
         pass
 
-    asked = next((word for word in words if not word.startswith("-")), "")
-    if asked not in COMMANDS and asked in plugins.names("verbs"):
-        app.command(asked)(importing(plugins.command_of(asked)))
+    command_name = next((word for word in words if not word.startswith("-")), "")
+    if command_name not in COMMANDS and command_name in plugins.names("verbs"):
+        app.command(command_name)(importing(plugins.command_of(command_name)))
         return app
-    for name in [asked] if asked in COMMANDS else COMMANDS:
+    for name in [command_name] if command_name in COMMANDS else COMMANDS:
         module = importlib.import_module(f"everlearn.cli.{name}")
         if hasattr(module, "application"):  # a command with subcommands
-            rest = words[list(words).index(name) + 1 :] if asked == name else None
-            app.add_typer(module.application(rest, whole), name=name, rich_help_panel=COMMANDS[name])
+            rest = words[list(words).index(name) + 1 :] if command_name == name else None
+            app.add_typer(module.application(rest, all_options), name=name, rich_help_panel=COMMANDS[name])
         else:
             app.command(name, rich_help_panel=COMMANDS[name])(importing(module.command))
-    if asked not in COMMANDS:
+    if command_name not in COMMANDS:
         for name, (heading, stand_in) in listed(COMMANDS).items():
-            command = importing(plugins.command_of(name)) if whole else stand_in
+            command = importing(plugins.command_of(name)) if all_options else stand_in
             app.command(name, rich_help_panel=heading)(command)
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show_version: bool) -> None:
+    if show_version:
         print(f"everlearn {__version__}")
         raise typer.Exit
 

@@ -49,22 +49,22 @@ class _Kinds(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def application(words: Sequence[str] | None = None, whole: bool = False) -> typer.Typer:
+def application(words: Sequence[str] | None = None, all_options: bool = False) -> typer.Typer:
     """Create the group of commands.
 
     Args:
         words: the arguments after `analyse` on the command line; None for another command. Only the analysis that they
             name is loaded with its options; others are only listed.
-        whole: whether to include the options of all analyses.
+        all_options: whether to include the options of all analyses.
     """
     app = typer.Typer(cls=_Kinds, subcommand_metavar="[KIND] RUN [OPTIONS]")
     app.callback()(_about)
     app.command(OVERVIEW, hidden=True)(importing(overview))
-    if words is None and not whole:
+    if words is None and not all_options:
         return app
     plugins.bring(_imports(words or ()), "--import", files=True)
     for name in names():
-        if whole or name in (words or ())[:1]:
+        if all_options or name in (words or ())[:1]:
             app.command(name)(importing(_command(name)))
         elif (text := _text(name)) is not None:
             app.command(name)(stand_in(text))
@@ -147,14 +147,14 @@ def _show(
     if output is not None:
         check_place("--output", output)
     learner = learner_of(run)
-    found = {name: analyse(learner) for name, analyse in analyses.items()}
-    sections = [section for each in found.values() for section in each.sections]
-    notes = [each.note for each in found.values() if each.note]
+    findings = {name: analyse(learner) for name, analyse in analyses.items()}
+    sections = [section for each in findings.values() for section in each.sections]
+    notes = [each.note for each in findings.values() if each.note]
     if output is not None and not sections:
         raise RunError(" ".join([*(notes or ["There is nothing to show."]), "Leave out --output."]))
-    show(joined_data(found.values()), as_json, lambda: terminal(sections))
+    show(joined_data(findings.values()), as_json, lambda: terminal(sections))
     for note in notes:
         say(note, as_json)
     if sections:
-        shown = ", ".join(name for name, each in found.items() if each.sections)
+        shown = ", ".join(name for name, each in findings.items() if each.sections)
         say(f"Page: {write_page(output or run / page, f'{learner.recipe.run.name}: {shown}', sections)}", as_json)

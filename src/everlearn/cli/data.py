@@ -24,28 +24,28 @@ def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = F
     from everlearn.config.recipe import load
 
     reporter = telling()
-    found = survey(load(recipe, overrides or ()), reporter=reporter)
-    show(found.to_json(), as_json, lambda: _rendered(found))
+    report = survey(load(recipe, overrides or ()), reporter=reporter)
+    show(report.to_json(), as_json, lambda: _rendered(report))
 
 
-def _rendered(found: Survey) -> RenderableType:
+def _rendered(survey: Survey) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for corpus in found.corpora:
-        parts += [*_corpus(corpus, found.block_size), Text("")]
-    files = {corpus.name: corpus.files for corpus in found.corpora}
+    for corpus in survey.corpora:
+        parts += [*_corpus(corpus, survey.block_size), Text("")]
+    files = {corpus.name: corpus.files for corpus in survey.corpora}
     if any(files.values()):
         parts += [file_table(files), Text("")]
-    if len(found.corpora) > 1:
-        parts += [_shared(found), Text("")]
-    if found.findings:
+    if len(survey.corpora) > 1:
+        parts += [_shared(survey), Text("")]
+    if survey.findings:
         parts.append(Text("To look at", style="bold"))
-        parts += [Text(f"  {number}. {sentence}") for number, sentence in enumerate(found.findings, 1)]
+        parts += [Text(f"  {number}. {sentence}") for number, sentence in enumerate(survey.findings, 1)]
     else:
         parts.append(Text("No evaluation text was found in training text, and no two corpora share text."))
-    scope = found.leaks.scope()
+    scope = survey.leaks.scope()
     parts.append(Text(f"{scope[0].upper()}{scope[1:]}.", style="dim"))
     return Group(*parts)
 
@@ -90,9 +90,9 @@ def shortened(text: str) -> str:
     return shown + ("…" if len(text) > WIDTH else "")
 
 
-def _shared(found: Survey) -> RenderableType:
-    shares = {(one, other): share for one, other, share in found.shared}
-    names = [corpus.name for corpus in found.corpora]
+def _shared(survey: Survey) -> RenderableType:
+    shares = {(one, other): share for one, other, share in survey.shared}
+    names = [corpus.name for corpus in survey.corpora]
     table = empty_table("Share of the 13-grams of the row that occur in the column too", ("",), names)
     for one in names:
         # A domain that continues another shares its text on purpose.

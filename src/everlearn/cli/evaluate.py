@@ -61,9 +61,9 @@ def _rendered(results: Results, compared: list[DifferenceToFirst]) -> Renderable
 
     shown: list[RenderableType] = []
     for name in leading(results):
-        scores, found = results.matrices[name], results.matrices[name].estimates()
+        scores, estimates = results.matrices[name], results.matrices[name].estimates()
         title = f"{METRICS[name].title} {'↑' if scores.higher_is_better else '↓'}"
-        shown.append(_table(title, scores.columns, scores.rows, found, signed=False))
+        shown.append(_table(title, scores.columns, scores.rows, estimates, signed=False))
         change = {(each.row, each.column): each.difference for each in compared if each.metric == name}
         if change:
             title = f"{METRICS[name].title}, difference to {scores.rows[0]} (the same examples for both)"
@@ -72,15 +72,15 @@ def _rendered(results: Results, compared: list[DifferenceToFirst]) -> Renderable
 
 
 def _table(
-    title: str, columns: list[str], rows: list[str], found: dict[tuple[str, str], Estimate], signed: bool
+    title: str, columns: list[str], rows: list[str], estimates: dict[tuple[str, str], Estimate], signed: bool
 ) -> RenderableType:
     from rich.text import Text
 
     from everlearn.comparison.formatting import decimals, estimate
 
     table = empty_table(title, ("Model",), columns)
-    places = decimals(each.value for each in found.values())
+    places = decimals(each.value for each in estimates.values())
     for row in rows:
-        cells = [found.get((row, column)) for column in columns]
+        cells = [estimates.get((row, column)) for column in columns]
         table.add_row(Text(row), *(Text("–" if each is None else estimate(each, places, signed)) for each in cells))
     return table

@@ -76,7 +76,7 @@ def command(
         from everlearn import files, wording
 
         files.write_text(file, text)
-        edit = " and ".join(f"`{key}`" for key, asked in (("model", model), ("domains", domains)) if not asked)
+        edit = " and ".join(f"`{key}`" for key, value in (("model", model), ("domains", domains)) if not value)
         print(
             f"Wrote {file}. {f'Edit {edit}, then check' if edit else 'Check'} it: {wording.command('validate', file)}"
         )

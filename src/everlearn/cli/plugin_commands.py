@@ -22,12 +22,12 @@ def listed(known: Container[str]) -> dict[str, tuple[str, Callable[[], None]]]:
     Args:
         known: everlearn's own commands.
     """
-    found = {}
+    commands = {}
     for command in plugins.names("verbs"):
         heading, text = (HEADING, None) if command in known else _described(command)
         if text is not None:
-            found[command] = heading, stand_in(text)
-    return found
+            commands[command] = heading, stand_in(text)
+    return commands
 
 
 def stand_in(text: str) -> Callable[[], None]:

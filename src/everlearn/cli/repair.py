@@ -49,7 +49,7 @@ def command(
 
     from everlearn import files
     from everlearn.diagnostics.checkpoint_distance import pair_of
-    from everlearn.diagnostics.pages import of_repair, said, write_page
+    from everlearn.diagnostics.pages import of_repair, sentences, write_page
     from everlearn.diagnostics.repair import save_repaired, search_repair
     from everlearn.errors import RecipeError
     from everlearn.report.tables import terminal_table
@@ -69,6 +69,6 @@ def command(
     repaired = None if output is None else save_repaired(learner, pair, search, output)
     folder = None if repaired is None else str(repaired.folder)
     show({**search.to_json(), "folder": folder}, as_json, lambda: Group(*map(terminal_table, section.tables)))
-    say(said(search), as_json)
+    say(sentences(search), as_json)
     say(f"Page: {page}", as_json)
     say(f"Model: {folder}" if folder else "No model was written: name a folder (`--output`).", as_json)

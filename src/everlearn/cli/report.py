@@ -94,12 +94,12 @@ def _format_of(file: Path, form: Format | None) -> Format:
     by_ending = ENDINGS.get(file.suffix.lower())
     if form is not None and by_ending not in (form, None):
         raise RecipeError(f"`--output` is '{file}', but `--format` is {form}. Change one of them.")
-    if (found := form or by_ending) is None:
+    if (file_format := form or by_ending) is None:
         raise RecipeError(
             f"`--output` is '{file}'; its ending must be one of {', '.join(ENDINGS)}, or `--format` must say how "
             "to write it."
         )
-    return found
+    return file_format
 
 
 def _text(comparison: Comparison, form: Format) -> str:

@@ -80,7 +80,7 @@ def command(
     """Compare methods and settings on your own recipe: run the missing combinations, write one page."""
     from everlearn.config.recipe import load
     from everlearn.errors import RecipeError, did_you_mean
-    from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_ways
+    from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_variations
     from everlearn.grid.equal_compute import steps_of_sweep
     from everlearn.grid.runs import RunFactory
     from everlearn.run.writable import check_place
@@ -94,7 +94,7 @@ def command(
     # The name is that of the run in the recipe, or else that of the file.
     name = own.run.name if "name" in own.run.model_fields_set else recipe.stem
     template = RecipeTemplate(own, name, read_orders(orders, [domain.name for domain in own.domains]))
-    entries = read_ways(methods, sets or (), template)
+    entries = read_variations(methods, sets or (), template)
     if equal_compute and not only_show:
         entries = equalised(entries, RunFactory(template, runs or Path("runs") / f"sweep-{name}"))
     against = [entry.name for entry in entries]

@@ -51,21 +51,21 @@ def command(
     from everlearn.tuning.search import Tuner
 
     reporter = telling(quiet or as_json)
-    wanted = load(recipe, overrides or ())
-    name = wanted.run.name if "name" in wanted.run.model_fields_set else recipe.stem
+    base_recipe = load(recipe, overrides or ())
+    name = base_recipe.run.name if "name" in base_recipe.run.model_fields_set else recipe.stem
     place = results or Path("tune") / name
     target = output or place / "recipe.yaml"
     check_place("--results", place, folder=True)
     check_place("--output", target)
-    found = Tuner(wanted, place, methods, trials, share, reporter).run(minutes)
-    written = page.write(found, place)
+    outcome = Tuner(base_recipe, place, methods, trials, share, reporter).run(minutes)
+    written = page.write(outcome, place)
     show(
-        page.as_data(found),
+        page.as_data(outcome),
         as_json,
-        lambda: Group(terminal_table(page.tables(found)[0]), Text(""), Text(" ".join(page.verdict(found)))),
+        lambda: Group(terminal_table(page.tables(outcome)[0]), Text(""), Text(" ".join(page.verdict(outcome)))),
     )
-    if found.chosen is not None and found.chosen.score > 0:
-        write_text(target, page.recommended(found, found.chosen))
+    if outcome.chosen is not None and outcome.chosen.score > 0:
+        write_text(target, page.recommended(outcome, outcome.chosen))
         say(f"Recipe: {target}", as_json)
     elif output is None:
         target.unlink(missing_ok=True)  # of an earlier call with fewer trials

@@ -50,7 +50,7 @@ def _rendered(checks: list[Check], failed: int, words: list[str], files: dict[st
     states = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("not reached", "dim")}
     noted = any(check.name == NOTES and check.ok for check in checks)  # what the other checks have found is shown there
     for number, check in enumerate(checks, 1):
-        word, style = ("note", "yellow") if check.ok and (check.notes or (check.found and noted)) else states[check.ok]
+        word, style = ("note", "yellow") if check.ok and (check.notes or (check.warned and noted)) else states[check.ok]
         detail = "see below" if check.notes else check.detail
         table.add_row(f"{number}.", Text(check.name), Text(word, style), Text(detail))
     notes = [Text(f"  {number}. {note}") for number, note in enumerate((n for c in checks for n in c.notes), 1)]

@@ -138,13 +138,13 @@ def probe(
     for document, _ in read_documents(corpus, skipped=skipped):
         if document.only_chat and chats is None and tokenizer is not None:
             ChatFormat(tokenizer)  # says that there is no template
-        whole = document.whole if chats is None else chats.text(document.messages, document.tools)
+        text = document.full_text if chats is None else chats.text(document.messages, document.tools)
         apart = apart or document.only_chat or _apart(document.text, document.target)
         documents += 1
-        text_bytes += len(whole.encode())
-        sizes.append(len(whole))
+        text_bytes += len(text.encode())
+        sizes.append(len(text))
         if len(sample) < SAMPLE:
-            sample.append(whole[:4000])
+            sample.append(text[:4000])
         if text_bytes >= MOST_BYTES:
             complete = False
             break
@@ -179,7 +179,7 @@ def probe(
 def _held_out(corpus: Corpus) -> tuple[str, ...]:
     """Return the text that is held out by default."""
     documents = (document for document, _ in read_documents(corpus))
-    return tuple(document.whole for document, held in OwnHeldOut(corpus, HELD_OUT).parted(documents) if held)
+    return tuple(document.full_text for document, held in OwnHeldOut(corpus, HELD_OUT).parted(documents) if held)
 
 
 def _apart(prompt: str, answer: str | None) -> bool:

@@ -183,11 +183,11 @@ class _Reader:
             else:
                 new.append(document)
             self._keys.add(key)
-        self._near.add(words_of([document.whole for document in new]))
+        self._near.add(words_of([document.full_text for document in new]))
 
     def _written(self, document: Document) -> str:
         """Return a document as the model reads it."""
-        return self._chats.text(document.messages, document.tools) if self._chats is not None else document.whole
+        return self._chats.text(document.messages, document.tools) if self._chats is not None else document.full_text
 
     def _hold_out(self, documents: list[Document]) -> None:
         self.survey.held_out += len(documents)

@@ -42,30 +42,30 @@ def describe(name: str) -> dict[str, Any]:
     Raises:
         MethodError: there is no such method.
     """
-    made = build(name)
+    method = build(name)
     variant = VARIANTS[name][1] if name in VARIANTS else None
     changed = variant.options if variant is not None else {}
     return {
-        "name": made.label,
-        "variant_of": made.name if variant is not None else None,
-        "title": made.title,
-        "class": f"{type(made).__module__}.{type(made).__qualname__}",
-        "summary": made.summary if variant is None else "",
-        "in_das_paper": list(made.in_das_paper) if variant is None else [],
-        "paper": made.paper,
-        "kinds": list(made.kinds),
+        "name": method.label,
+        "variant_of": method.name if variant is not None else None,
+        "title": method.title,
+        "class": f"{type(method).__module__}.{type(method).__qualname__}",
+        "summary": method.summary if variant is None else "",
+        "in_das_paper": list(method.in_das_paper) if variant is None else [],
+        "paper": method.paper,
+        "kinds": list(method.kinds),
         "description": without_roles(
-            inspect.cleandoc(type(made).__doc__ or "") if variant is None else variant.description
+            inspect.cleandoc(type(method).__doc__ or "") if variant is None else variant.description
         ),
         "needs": {
-            field.name: sorted(value) if isinstance(value := getattr(made.needs, field.name), frozenset) else value
-            for field in dataclasses.fields(made.needs)
+            field.name: sorted(value) if isinstance(value := getattr(method.needs, field.name), frozenset) else value
+            for field in dataclasses.fields(method.needs)
         },
-        "memory": made.needs.keeps,
-        "reveals": REVEALS[made.needs.keeps],
+        "memory": method.needs.keeps,
+        "reveals": REVEALS[method.needs.keeps],
         "options": [
             option | ({"default": changed[option["name"]]} if option["name"] in changed else {})
-            for option in options(type(made).Config)
+            for option in options(type(method).Config)
         ],
     }
 
@@ -128,8 +128,8 @@ def schema() -> dict[str, Any]:
 
 def _schema() -> dict[str, Any]:
     """Return the schema without the names of TrainingArguments, which depend on the version of transformers."""
-    whole = Recipe.model_json_schema()
-    properties, definitions = whole["properties"], whole["$defs"]
+    recipe_schema = Recipe.model_json_schema()
+    properties, definitions = recipe_schema["properties"], recipe_schema["$defs"]
     choices = []
     for entry in names():
         described, config = describe(entry), type(build(entry)).Config
@@ -161,7 +161,7 @@ def _schema() -> dict[str, Any]:
         definitions[f"end_task_{kind}"] = own
     tasks = [{"$ref": f"#/$defs/end_task_{kind}"} for kind in CONFIGS]
     properties["end_tasks"] = {**_described(properties["end_tasks"]), "type": "array", "items": {"anyOf": tasks}}
-    plain = json.loads(without_roles(json.dumps(whole, ensure_ascii=False)))
+    plain = json.loads(without_roles(json.dumps(recipe_schema, ensure_ascii=False)))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **plain, "title": "everlearn recipe"}
 
 

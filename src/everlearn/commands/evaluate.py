@@ -48,7 +48,7 @@ def named(arguments: Sequence[str]) -> list[Named]:
     Raises:
         RecipeError: two rows would have one label, or an argument is a key of the recipe.
     """
-    found: list[Named] = []
+    checkpoints: list[Named] = []
     for argument in arguments:
         label, equals, path = argument.partition("=")
         of_a_model = "/" in path or Path(path).expanduser().exists()
@@ -63,15 +63,15 @@ def named(arguments: Sequence[str]) -> list[Named]:
         stages = [place for place in sorted(folder.glob("stage-*")) if any(any(place.glob(kind)) for kind in MODELS)]
         stages = stages if (folder / "recipe.yaml").is_file() else []
         for stage in stages:
-            found.append(Named(f"{label or folder.resolve().name} {stage.name}", str(stage)))
+            checkpoints.append(Named(f"{label or folder.resolve().name} {stage.name}", str(stage)))
         if not stages:
-            found.append(Named(label or Path(path).name, str(folder) if folder.exists() else path))
-    labels = [each.label for each in found]
+            checkpoints.append(Named(label or Path(path).name, str(folder) if folder.exists() else path))
+    labels = [each.label for each in checkpoints]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise RecipeError(
             f"Two checkpoints would be called '{twice[0]}' in the table. Write `LABEL=PATH` for one of them."
         )
-    return found
+    return checkpoints
 
 
 def evaluate(
@@ -100,8 +100,8 @@ def evaluate(
         RunError: the recipe has neither held-out text nor end tasks, or `folder` belongs to a training run.
         EverlearnError: a model or a text cannot be read.
     """
-    asked = recipe.tasks if end_tasks else ()
-    if not held_out_names(recipe) and not asked:
+    task_configs = recipe.tasks if end_tasks else ()
+    if not held_out_names(recipe) and not task_configs:
         raise RunError(
             "The recipe holds no text out (`validation`) and has no `end_tasks`: there is nothing to measure."
         )
@@ -116,8 +116,8 @@ def evaluate(
     losses: dict[tuple[int, str], Cell] = {}
     tasks: dict[tuple[int, str], Cell] = {}
     for row, checkpoint in enumerate(checkpoints):
-        wanted = recipe.changed(model={"path": checkpoint.path}, method=[PLAIN])
-        learner = ContinualLearner(wanted, reporter=reporter)
+        own_recipe = recipe.changed(model={"path": checkpoint.path}, method=[PLAIN])
+        learner = ContinualLearner(own_recipe, reporter=reporter)
         learner.folder = RunFolder(folder)
         learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks
         scorer = learner.scorer()
@@ -126,7 +126,7 @@ def evaluate(
         model = learner.some_model().to(scorer.device)
         how = replace(scorer.conditions(0), row=checkpoint.label)
         shared, predictor = SharedCells(scorer.shared_folder(), model), Checkpoint(model, how.objective)
-        listed: list[Task] = [*map(scorer.held_out, scorer.names()), *map(make_task, asked)]
+        listed: list[Task] = [*map(scorer.held_out, scorer.names()), *map(make_task, task_configs)]
         with learner.reporter.activity(checkpoint.label, len(listed)) as done:
             for number, task in enumerate(listed, 1):
                 cell = shared.measured(task, how, predictor)
@@ -147,7 +147,7 @@ def evaluate(
         held_out_names(recipe),
         losses,
         tasks,
-        {task.name: None for task in asked},
+        {task.name: None for task in task_configs},
         labels=[checkpoint.label for checkpoint in checkpoints],
     )
     results.save(folder / "results.json")
@@ -175,7 +175,7 @@ def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
         folder: folder in which :func:`evaluate` wrote the cells.
         results: its return value.
     """
-    found = []
+    changes = []
     for name in leading(results):
         scores = results.matrices[name]
         for column in scores.columns:
@@ -184,8 +184,8 @@ def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
                 if cells[0] is None or cell is None or not cells[0].same_examples(cell):
                     continue
                 pair = resample([cells[0], cell], [METRICS[name]], seed=("evaluate", column))[name]
-                found.append(DifferenceToFirst(name, label, column, pair.change()))
-    return found
+                changes.append(DifferenceToFirst(name, label, column, pair.change()))
+    return changes
 
 
 def _cell(folder: Path, row: int, name: str) -> Cell | None:

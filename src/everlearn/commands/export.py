@@ -90,7 +90,7 @@ def export(
             exported is not what was scored or would name a path of this machine.
     """
     stage, folder = Path(stage), Path(folder)
-    run, index = _found(stage)
+    run, index = _run_of(stage)
     recipe = run.recipe()
     domain = recipe.domains[index - 1].name
     place = run.stage(index, domain)
@@ -125,11 +125,11 @@ def export(
         card = _card(run, recipe, index, name or folder.name, as_adapter, base, license, with_memory, dtype, notes)
         files.write_text(new / "README.md", card)
         _refuse_paths(new, local_paths(recipe, run))
-        made = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
-    return Export(folder, index, domain, "adapter" if as_adapter else "model", made, notes)
+        file_names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
+    return Export(folder, index, domain, "adapter" if as_adapter else "model", file_names, notes)
 
 
-def _found(stage: Path) -> tuple[RunFolder, int]:
+def _run_of(stage: Path) -> tuple[RunFolder, int]:
     """Return the run that a stage belongs to, and the stage's number."""
     if (stage / "recipe.yaml").is_file():
         run = RunFolder(stage)
@@ -144,8 +144,8 @@ def _found(stage: Path) -> tuple[RunFolder, int]:
         raise RunError(
             f"{stage} is no stage of a run. Name a folder such as runs/first/stage-02-papers, or the run itself."
         )
-    found = re.match(r"stage-(\d+)-", resolved.name)
-    index = int(found.group(1)) if found else 0
+    match = re.match(r"stage-(\d+)-", resolved.name)
+    index = int(match.group(1)) if match else 0
     domains = run.recipe().domains
     if not 1 <= index <= len(domains) or run.stage(index, domains[index - 1].name).name != resolved.name:
         raise RunError(f"{stage} is none of the stages that {run.recipe_file} names.")

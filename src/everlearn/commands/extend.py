@@ -66,29 +66,29 @@ def extend(
     held_out = list(_texts(corpus, learnt=False)) or list(_texts(corpus, learnt=True))
     size = sum(len(text.encode()) for text in held_out)
     gained = tuple(size / max(sum(map(len, _ids(each, held_out))), 1) for each in (before, after))
-    found = Extension(added, (len(before), len(after)), gained)  # type: ignore[arg-type]
+    extension = Extension(added, (len(before), len(after)), gained)  # type: ignore[arg-type]
     with files.new_folder(output, sealed=False) as folder:
         base.save_pretrained(folder)
         if stored in get_args(NumberFormat):
             recast(folder, stored)
         after.save_pretrained(folder)
-        files.write_json(folder / NEW_TOKENS, asdict(found))
+        files.write_json(folder / NEW_TOKENS, asdict(extension))
         # Check the saved files, since a tokenizer class may load something else than it saved.
         if _ids(AutoTokenizer.from_pretrained(folder), held_out[:50]) != _ids(after, held_out[:50]):
             raise ModelError(
                 f"The tokenizer '{before.name_or_path}' ({type(before).__name__}) cannot be saved with new tokens: "
                 "read again, it splits text otherwise. Use a model whose tokenizer is kept in `tokenizer.json`."
             )
-    return found
+    return extension
 
 
 def _texts(corpus: Corpus, learnt: bool) -> Iterator[str]:
     for number, (document, _) in enumerate(read_documents(corpus), 1):
         if bool(number % HELD_OUT) is learnt:
-            said = [message.content for message in document.messages]  # without what a template writes between them
-            yield from filter(None, said or (document.text, document.target))
+            contents = [message.content for message in document.messages]  # without what a template writes between them
+            yield from filter(None, contents or (document.text, document.target))
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    found: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    return found
+    input_ids: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    return input_ids

@@ -119,44 +119,44 @@ def first_recipe(
         EverlearnError: the model or a corpus cannot be read, or does not fit the task.
     """
     reporter = reporter or Reporter()
-    asked: ModelProbe | None = None
+    model_probe: ModelProbe | None = None
     if model is not None:
         with reporter.activity("Reading the configuration and the tokenizer of the model", None):
             from everlearn.commands.model_probe import ModelProbe
 
-            asked = ModelProbe(model)
-        task = asked.task(task)
-    probes, known = _probes(domains or {}, general, task, asked, reporter)
+            model_probe = ModelProbe(model)
+        task = model_probe.task(task)
+    probes, known = _probes(domains or {}, general, task, model_probe, reporter)
     examples = any(each.columns.answers for each in probes.values()) if probes else task == "sft"
-    sizing = Sizing(asked, probes.values(), known)
+    sizing = Sizing(model_probe, probes.values(), known)
     for name, each in probes.items():
         sizing.check(each, f"--domain {name}")
     if known is not None:
         sizing.check(known, "--general")
     recipe = FirstRecipe()
     about = "edit: hub id or folder; encoder, decoder or encoder-decoder"
-    recipe.put("model", model or EXAMPLE_MODEL, asked.words() if asked else about)
+    recipe.put("model", model or EXAMPLE_MODEL, model_probe.words() if model_probe else about)
     recipe.put("domains", _domains(recipe, probes, sizing, examples), "learnt in this order; 5 % of each is held out")
     recipe.put("general", *_general(recipe, general, known, probes, sizing.alone))
     options = " and ".join(f"`everlearn methods {method['name']}`" for method in METHOD)
     recipe.put("method", [dict(method) for method in METHOD], f"recommended, see {EVIDENCE}; {options}")
-    if asked:
-        recipe.put("objective", asked.objective, f"the one of this kind of model ({asked.kind})")
+    if model_probe:
+        recipe.put("objective", model_probe.objective, f"the one of this kind of model ({model_probe.kind})")
     recipe.put("data", {"block_size": sizing.block_size})
-    limit = f"; the model reads up to {asked.longest:,}" if asked and asked.longest else ""
+    limit = f"; the model reads up to {model_probe.longest:,}" if model_probe and model_probe.longest else ""
     recipe.comments["data.block_size"] = f"tokens in a row{limit}"
     if sizing.cuts:
         recipe.notes.append(
             f"One example in twenty has more than {sizing.needed:,} tokens, and a row has {sizing.block_size:,}; "
             "what is longer is cut, and `everlearn data` says how many."
         )
-    if note := _rate_note(probes, asked):
+    if note := _rate_note(probes, model_probe):
         recipe.notes.append(note)
     fit = None
-    if asked:
+    if model_probe:
         with reporter.activity("Fitting a batch to the memory", None):
-            fit = asked.fit(METHOD, max(1, len(probes)), ROWS_PER_STEP, sizing.block_size)
-    recipe.put("train", _train(recipe, asked, fit, sizing, examples), "transformers.TrainingArguments")
+            fit = model_probe.fit(METHOD, max(1, len(probes)), ROWS_PER_STEP, sizing.block_size)
+    recipe.put("train", _train(recipe, model_probe, fit, sizing, examples), "transformers.TrainingArguments")
     recipe.put("run", {"name": "first"}, "kept in runs/first")
     return recipe
 
@@ -246,8 +246,8 @@ def _general(
     english = [f"'{name}'" for name, probe in probes.items() if probe.english]
     if english and not alone:
         some = f"{', '.join(english)} {'look' if len(english) > 1 else 'looks'}"
-        whose = "your text looks" if len(english) == len(probes) else some
-        recipe.notes.append(USES_BUILT_IN.format(looks=whose))
+        subject = "your text looks" if len(english) == len(probes) else some
+        recipe.notes.append(USES_BUILT_IN.format(looks=subject))
         return dict(BUILT_IN_GENERAL), "none was named: this is documentation of installed libraries, in English"
     recipe.notes.append(WITHOUT_GENERAL)
     return {"path": None}, "none was named: what is lost of it is not measured, and hardly protected"

@@ -145,17 +145,17 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
         MethodError: there is no such method.
     """
     model = load_skeleton(Model(path=path))
-    found = anatomy(model)
+    structure = anatomy(model)
     chosen = [build(method) for method in methods]
     return Inspection(
         model=path,
         model_type=str(model.config.model_type),
-        kind=found.kind,
-        head=found.head,
+        kind=structure.kind,
+        head=structure.head,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        sites=found.sites,
-        owned=_owned(model, found),
-        groups=_groups(model, found),
+        sites=structure.sites,
+        owned=_owned(model, structure),
+        groups=_groups(model, structure),
         costs=[_cost(method, model) for method in chosen],
     )
 
@@ -171,27 +171,27 @@ def _cost(method: Method, model: PreTrainedModel) -> MethodCost:
     return MethodCost(method.label, method.cost(model))
 
 
-def _owned(model: PreTrainedModel, found: Anatomy) -> dict[str, int]:
+def _owned(model: PreTrainedModel, structure: Anatomy) -> dict[str, int]:
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     return {
         site.name: sum(sizes[name] for name in {o.parameter for o in site.owned} if name in sizes)
-        for site in found.sites
+        for site in structure.sites
     }
 
 
-def _groups(model: PreTrainedModel, found: Anatomy) -> list[ParameterGroup]:
+def _groups(model: PreTrainedModel, structure: Anatomy) -> list[ParameterGroup]:
     """Return the parameters by part: embeddings, projections, norms, vocabulary head and others."""
-    units = set(found.parameter_factors({site.name: torch.ones(site.units) for site in found.sites}))
+    units = set(structure.parameter_factors({site.name: torch.ones(site.units) for site in structure.sites}))
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     counted: dict[str, list[int]] = {}
     for name, parameter in model.named_parameters():
         module, _, _ = name.rpartition(".")
-        in_projection = module in found.linears
+        in_projection = module in structure.linears
         if id(parameter) in embeddings:
             place = "embeddings"
         elif in_projection:
             place = "projections of attention and feed-forward"
-        elif found.head and (name.startswith(f"{found.head}.") or _is_output(model, parameter)):
+        elif structure.head and (name.startswith(f"{structure.head}.") or _is_output(model, parameter)):
             place = "vocabulary head"
         elif parameter.dim() == 1:
             place = "norms and other vectors"

@@ -178,7 +178,7 @@ class MemoryEstimate:
             weights = quantised_bytes(self.model, self._quantised) + 4 * self.sizes.added
             weights += max((cost.exact_bytes for cost in self.costs.values()), default=0)
         return {"weights": weights, OPTIMIZER: self._optimizer(over)} | {
-            f"method {name}": _share(cost.memory_bytes, over) + (cost.whole if setup.sharded else 0)
+            f"method {name}": _share(cost.memory_bytes, over) + (cost.undivided_bytes if setup.sharded else 0)
             for name, cost in self.costs.items()
             if cost.memory_bytes
         }
@@ -235,12 +235,12 @@ class MemoryEstimate:
         its gradients are complete until they are summed over the devices, from a buffer too.
         """
         number = 2 if setup.half else 4
-        whole = sum(parameter.numel() for parameter in self.model.parameters())
+        total = sum(parameter.numel() for parameter in self.model.parameters())
         together = gathered_together(self.model) if setup.wraps else []
         units = [sum(parameter.numel() for parameter in module.parameters()) for module in together]
-        rest = whole - sum(units)
+        rest = total - sum(units)
         if not setup.reshards:
-            return number * (whole + rest + 3 * max(units, default=0))
+            return number * (total + rest + 3 * max(units, default=0))
         return number * (2 * rest + 5 * max(units, default=0))
 
 

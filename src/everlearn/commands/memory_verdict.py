@@ -67,7 +67,7 @@ def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_no
         return FitVerdict(True, f"Fits: {where} holds at most about {size(held.peak)} of {size(memory)}{how}.", {})
     name, amount = max(parts.items(), key=lambda part: part[1])
     near = f" (of which {percent(1 - ROOM, 0)} must stay free)" if held.peak <= memory else ""
-    said = (
+    verdict = (
         f"Does not fit: {where} would hold about {size(held.peak)} {moment}{how}, and has {size(memory)}{near}. The "
         f"largest part is {name}, {size(amount)}."
     )
@@ -78,13 +78,13 @@ def judge(estimate: MemoryEstimate, setups: Sequence[Setup], memory: int, why_no
         if less.peak <= ROOM * memory:
             keys = " and ".join(f"`{key}: {json.dumps(value)}`" for key, value in change.items())
             then = f"then it holds at most about {size(less.peak)}, {_largest(less)[0]}, and fits"
-            return FitVerdict(False, f"{said} Set {keys}: {then}.", change)
+            return FitVerdict(False, f"{verdict} Set {keys}: {then}.", change)
     sharded = f" FSDP2 cannot be used: {why_not_sharded}." if why_not_sharded and first.devices > 1 else ""
     other = "a method that trains adapters" if "gradients" in parts else "a `method` that measures less between domains"
     return FitVerdict(
         False,
-        f"{said}{sharded} {TRIED} do not make it fit: take larger devices, a smaller `model`, an optimizer with less "
-        f"state (`train.optim`), or {other} (`everlearn methods`).",
+        f"{verdict}{sharded} {TRIED} do not make it fit: take larger devices, a smaller `model`, an optimizer with "
+        f"less state (`train.optim`), or {other} (`everlearn methods`).",
         {},
     )
 

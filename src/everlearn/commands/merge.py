@@ -78,13 +78,13 @@ def merge(
             return write_merged(folder, chosen, models, began, measurements, progress=done)
 
 
-def _base(given: str | Path | None, listed: Sequence[Named], method: str, scratch: Path) -> Named:
+def _base(path: str | Path | None, listed: Sequence[Named], method: str, scratch: Path) -> Named:
     """Return the model of `--base`; without it, the base model of the run to which all checkpoints belong."""
-    if given is not None:
-        if is_run(Path(given)):
-            raise RecipeError(f"`--base` is '{given}', which is a run. Name one model: one of its stages, or its base.")
-        (found,) = named([str(given)])
-        return replace(found, label=BASE if any(each.label == found.label for each in listed) else found.label)
+    if path is not None:
+        if is_run(Path(path)):
+            raise RecipeError(f"`--base` is '{path}', which is a run. Name one model: one of its stages, or its base.")
+        (base,) = named([str(path)])
+        return replace(base, label=BASE if any(each.label == base.label for each in listed) else base.label)
     runs = {Path(each.path).resolve().parent for each in listed}
     if len(runs) != 1 or not is_run(run := next(iter(runs))):
         raise RecipeError(f"`--method {method}` begins at the base model of the checkpoints: name it (`--base`).")
@@ -99,12 +99,12 @@ def options_of(settings: Sequence[str]) -> Mapping[str, Any]:
     """
     from everlearn.config.reading import read_value
 
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise RecipeError(f"`--set` is '{text[:80]}': write key=value, for example keep=0.2.")
-        if key in found:
+        if key in options:
             raise RecipeError(f"`--set` has `{key}` more than once. Remove one of them.")
-        found[key] = read_value(value, key)
-    return found
+        options[key] = read_value(value, key)
+    return options

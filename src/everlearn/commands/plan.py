@@ -308,15 +308,15 @@ def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
     if recipe.evaluation.alone:
         scored += [domain.name for domain in recipe.domains if domain.name in blocks]
     work = {task.name: make_task(task).work(recipe.evaluation.end_task_seeds) for task in recipe.tasks}
-    asked = [task.name for row in range(last + 1) for task in wanted_tasks(recipe, row)]
+    task_names = [task.name for row in range(last + 1) for task in wanted_tasks(recipe, row)]
     if (every := recipe.evaluation.tasks_every) is not None:
         looks = sum((learner.steps(domain.name) - 1) // every for domain in recipe.domains)
-        asked += [task.name for task in tasks_inside(recipe)] * looks
+        task_names += [task.name for task in tasks_inside(recipe)] * looks
     return EvaluationPlan(
         scores=len(scored),
         scored_tokens=block_size * sum(blocks[name] for name in scored),
-        tasks=len(asked),
-        task_tokens=sum(work[name].forward_tokens for name in asked),
+        tasks=len(task_names),
+        task_tokens=sum(work[name].forward_tokens for name in task_names),
     )
 
 

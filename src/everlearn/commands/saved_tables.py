@@ -82,8 +82,8 @@ def _training_arguments() -> dict[str, str | None]:
 
 def _help(default: ast.expr | None) -> str | None:
     """Return the text in `field(default=…, metadata={"help": text})`."""
-    given = default.keywords if isinstance(default, ast.Call) else []
-    metadata = next((each.value for each in given if each.arg == "metadata"), None)
+    keywords = default.keywords if isinstance(default, ast.Call) else []
+    metadata = next((each.value for each in keywords if each.arg == "metadata"), None)
     if not isinstance(metadata, ast.Dict):
         return None
     for key, value in zip(metadata.keys, metadata.values, strict=True):

@@ -22,32 +22,32 @@ def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporte
         overrides: ``key=value`` each.
         reporter: told what is being done, which takes a while with a large model or much text; default: nobody.
     """
-    found: list[Recipe] = []
+    recipes: list[Recipe] = []
 
     def read() -> str:
-        found.append(load(path, overrides))
-        methods = " + ".join(method.title for method in found[0].methods())
-        return f"{count(len(found[0].domains), 'domain')}, {count(len(found[0].end_tasks), 'end task')}, {methods}"
+        recipes.append(load(path, overrides))
+        methods = " + ".join(method.title for method in recipes[0].methods())
+        return f"{count(len(recipes[0].domains), 'domain')}, {count(len(recipes[0].end_tasks), 'end task')}, {methods}"
 
     first = attempt("recipe", read)
-    if not found:
+    if not recipes:
         return [first]
-    learner = ContinualLearner(found[0], reporter=reporter)
+    learner = ContinualLearner(recipes[0], reporter=reporter)
     with learner.reporter.activity("Checking recipe, model and data", len(listed(learner))) as done:
-        made = [first]
+        outcomes = [first]
         for number, outcome in enumerate(checks(learner), 1):
-            made.append(outcome)
+            outcomes.append(outcome)
             done(number)
-    return made
+    return outcomes
 
 
 def corpus_files(path: Path | str, overrides: Iterable[str] = ()) -> dict[str, list[FileGroup]]:
     """Return the files of every corpus of a valid recipe by its name; none for a corpus that fails the checks."""
-    recipe, found = load(path, overrides), {}
+    recipe, groups = load(path, overrides), {}
     for corpus in (*recipe.domains, *([recipe.general] if recipe.general is not None else [])):
         for part in corpus.parts:
             try:
-                found[part.name] = files_of(part)
+                groups[part.name] = files_of(part)
             except DataError:
-                found[part.name] = []
-    return found
+                groups[part.name] = []
+    return groups

@@ -72,11 +72,11 @@ class Comparison:
     @property
     def leaked(self) -> dict[str, float]:
         """Return the share of each held-out set and end task that occurs in training text, the largest over runs."""
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for run in self.runs:
             for name, share in run.leaked.items():
-                found[name] = max(share, found.get(name, 0.0))
-        return found
+                shares[name] = max(share, shares.get(name, 0.0))
+        return shares
 
     @property
     def same_stream(self) -> bool:
@@ -259,11 +259,11 @@ def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
     return [measure for measure in measures if measure.known]
 
 
-def _by_seed(found: Sequence[Pool], each: Sequence[Sequence[Estimate]]) -> tuple[dict[str, float], ...]:
+def _by_seed(run_pools: Sequence[Pool], each: Sequence[Sequence[Estimate]]) -> tuple[dict[str, float], ...]:
     """Return each pool's numbers by seed."""
     return tuple(
         {seed: e.value for seed, e in zip(pool.seeds, own, strict=True) if e.value is not None}
-        for pool, own in zip(found, each, strict=True)
+        for pool, own in zip(run_pools, each, strict=True)
     )
 
 
@@ -299,11 +299,11 @@ def _headline(first: Run, metrics: Sequence[str], measures: dict[str, tuple[Meas
     return [m for metric, key in keys for m in measures[metric] if m.quantity.key == key]
 
 
-def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
+def _notes(run_pools: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
     notes = []
-    runs = [run for pool in found for run in pool.runs]
+    runs = [run for pool in run_pools for run in pool.runs]
     shared_tasks = set.intersection(*(set(_tasks(run, metrics)) for run in runs))
-    for pool in found:
+    for pool in run_pools:
         for run in pool.runs:
             label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {run.results.get('seed')}"
             notes += _own_notes(label, run, domains, metrics, shared_tasks)
@@ -313,10 +313,12 @@ def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]
             "the mean of what was forgotten."
         )
     pools_of_note: dict[str, list[str]] = {}
-    for pool in found:
+    for pool in run_pools:
         for note in dict.fromkeys(str(note) for run in pool.runs for note in run.results.get("notes") or []):
             pools_of_note.setdefault(note, []).append(pool.label)
-    return notes + [note if len(by) == len(found) else f"{listing(by)}: {note}" for note, by in pools_of_note.items()]
+    return notes + [
+        note if len(by) == len(run_pools) else f"{listing(by)}: {note}" for note, by in pools_of_note.items()
+    ]
 
 
 def _tasks(run: Run, metrics: Sequence[str]) -> list[str]:

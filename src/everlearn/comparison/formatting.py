@@ -52,9 +52,9 @@ def p_value(p: float | None, places: int = 3) -> str:
     return f"p < {least:.{places}f}" if p < least / 2 else f"p = {p:.{places}f}"
 
 
-def estimate(found: Estimate, places: int = 3, signed: bool = False) -> str:
+def estimate(measurement: Estimate, places: int = 3, signed: bool = False) -> str:
     """Write ``value [low, high]``."""
-    return f"{fixed(found.value, places, signed)} {interval(found, places, signed)}".strip()
+    return f"{fixed(measurement.value, places, signed)} {interval(measurement, places, signed)}".strip()
 
 
 def precise_duration(seconds: float | None) -> str:
@@ -70,7 +70,7 @@ def precise_duration(seconds: float | None) -> str:
     return f"{hours:,} h {minutes:02d} min"
 
 
-def whole(count: float | None) -> str:
+def integer(count: float | None) -> str:
     """Write a count with separated thousands."""
     return MISSING if count is None else f"{count:,.0f}"
 

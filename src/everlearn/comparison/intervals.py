@@ -48,8 +48,8 @@ def over_runs(values: Sequence[float]) -> Estimate:
     return _estimate(*_mean(np.asarray(values, np.float64)))
 
 
-def difference(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> Difference:
-    """Return the mean of `ours` minus the mean of `theirs`.
+def difference(ours: Mapping[Unit, float], reference: Mapping[Unit, float]) -> Difference:
+    """Return the mean of `ours` minus the mean of `reference`.
 
     Runs of the same unit (seed and order) are paired, since what they have in common cancels: Student's t over the
     pairs, leaving out runs without a partner. With fewer than two pairs the runs are treated as two independent samples
@@ -58,16 +58,16 @@ def difference(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> Diff
 
     Args:
         ours: unit → number of each run.
-        theirs: the same for the runs with which they are compared.
+        reference: the same for the runs with which they are compared.
 
     Raises:
         ValueError: one side has no numbers.
     """
-    pairs = [ours[unit] - theirs[unit] for unit in ours if unit in theirs]
+    pairs = [ours[unit] - reference[unit] for unit in ours if unit in reference]
     if len(pairs) > 1:
         mean, error, freedom = _mean(np.asarray(pairs, np.float64))
         return Difference(_estimate(mean, error, freedom), _p_value(mean, error, freedom), len(pairs))
-    sides = [np.fromiter(side.values(), np.float64) for side in (ours, theirs)]
+    sides = [np.fromiter(side.values(), np.float64) for side in (ours, reference)]
     if not all(len(side) for side in sides):
         raise ValueError("A difference needs at least one run on each side.")
     mean = float(sides[0].mean() - sides[1].mean())

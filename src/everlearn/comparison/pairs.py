@@ -14,7 +14,7 @@ Rows = dict[Unit, dict[str, float]]
 """Order and seed → name (an end task, a domain, a column of the table) → number."""
 
 
-def aligned(ours: Rows, theirs: Rows, single: bool = False) -> tuple[Rows, Rows]:
+def aligned(ours: Rows, reference: Rows, single: bool = False) -> tuple[Rows, Rows]:
     """Return both sides over the runs and names that both have.
 
     If one side does not depend on the order, the other is averaged over its orders. The base model, which has no seed,
@@ -22,28 +22,28 @@ def aligned(ours: Rows, theirs: Rows, single: bool = False) -> tuple[Rows, Rows]
 
     Args:
         ours: numbers of each run.
-        theirs: numbers of the runs with which they are compared.
+        reference: numbers of the runs with which they are compared.
         single: also keep runs without a partner, if both sides have their order.
     """
-    if any(order is None for order, _ in (*ours, *theirs)):
-        ours, theirs = over_orders(ours), over_orders(theirs)
-    ours, theirs = _for_seeds(ours, theirs), _for_seeds(theirs, ours)
-    found: tuple[Rows, Rows] = {}, {}
+    if any(order is None for order, _ in (*ours, *reference)):
+        ours, reference = over_orders(ours), over_orders(reference)
+    ours, reference = _for_seeds(ours, reference), _for_seeds(reference, ours)
+    matched: tuple[Rows, Rows] = {}, {}
     for unit in ours:
-        names = [name for name in ours[unit] if name in theirs.get(unit, {})]
+        names = [name for name in ours[unit] if name in reference.get(unit, {})]
         if names:
-            for side, rows in zip(found, (ours, theirs), strict=True):
+            for side, rows in zip(matched, (ours, reference), strict=True):
                 side[unit] = {name: rows[unit][name] for name in names}
     if single:
-        orders = {order for order, _ in ours} & {order for order, _ in theirs}
-        for side, rows, other in zip(found, (ours, theirs), (theirs, ours), strict=True):
+        orders = {order for order, _ in ours} & {order for order, _ in reference}
+        for side, rows, other in zip(matched, (ours, reference), (reference, ours), strict=True):
             side |= {unit: row for unit, row in rows.items() if unit not in other and unit[0] in orders}
-    return found
+    return matched
 
 
 def compared(
     ours: Sequence[Run],
-    theirs: Sequence[Run],
+    reference: Sequence[Run],
     of: Callable[[Run], dict[str, float]],
     single: bool = False,
 ) -> tuple[Rows, Rows]:
@@ -51,12 +51,12 @@ def compared(
 
     Args:
         ours: runs of a row.
-        theirs: runs of the other row.
+        reference: runs of the other row.
         of: returns the numbers of a run, means over its domains or end tasks.
         single: also keep runs without a partner, if both sides have their order.
     """
-    rows, others = aligned(_beside(ours, theirs, of), _beside(theirs, ours, of), single)
-    if any(run.grid.order is None for run in (*ours, *theirs)):
+    rows, others = aligned(_beside(ours, reference, of), _beside(reference, ours, of), single)
+    if any(run.grid.order is None for run in (*ours, *reference)):
         rows, others = over_orders(rows), over_orders(others)
     return rows, others
 
@@ -67,14 +67,14 @@ def _beside(runs: Sequence[Run], others: Sequence[Run], of: Callable[[Run], dict
     A run without an order is paired with each of the others, over their domains.
     """
     ordered = [other for other in others if other.grid.order is not None]
-    found: Rows = {}
+    by_unit: Rows = {}
     for run in runs:
         if run.grid.order is not None or not ordered:
-            found[unit_of(run)] = of(run)
+            by_unit[unit_of(run)] = of(run)
             continue
         beside = [other for other in ordered if run.grid.seed in (None, other.grid.seed)]
-        found |= {unit_of(other): of(within(run, [other])) for other in beside}
-    return found
+        by_unit |= {unit_of(other): of(within(run, [other])) for other in beside}
+    return by_unit
 
 
 def unit_of(run: Run) -> Unit:

@@ -91,8 +91,8 @@ class Run:
         return dict(scores) if isinstance(scores, Mapping) else {}
 
     def _mapping(self, key: str) -> dict[str, Any]:
-        found = self.results.get(key)
-        return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
+        mapping = self.results.get(key)
+        return {str(name): value for name, value in mapping.items()} if isinstance(mapping, Mapping) else {}
 
     @cached_property
     def matrices(self) -> dict[str, ScoreTable]:

@@ -170,8 +170,10 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
     fields = _fields()
     if name in REFUSED:
         default = fields[name][1] if name in fields else None
-        wanted = FORCED.get(name, default)
-        harmless = value == wanted or (value in _NOTHING and str(getattr(wanted, "value", wanted)) in ("None", "no"))
+        required = FORCED.get(name, default)
+        harmless = value == required or (
+            value in _NOTHING and str(getattr(required, "value", required)) in ("None", "no")
+        )
         if not harmless:
             raise RecipeError(f"`{group}.{name}` cannot be set: {REFUSED[name]}.")
         return
@@ -276,8 +278,8 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
     """
     for name, value in options.items():
         check_argument(name, value)
-    given = {name: copy.deepcopy(value) for name, value in options.items() if name not in {*REFUSED, *COMPILING}}
-    chosen: dict[str, Any] = DEFAULTS | given | FORCED
+    user_options = {name: copy.deepcopy(value) for name, value in options.items() if name not in {*REFUSED, *COMPILING}}
+    chosen: dict[str, Any] = DEFAULTS | user_options | FORCED
     if not torch.accelerator.is_available():
         chosen.setdefault("use_cpu", True)
         chosen.setdefault("dataloader_pin_memory", False)

@@ -106,7 +106,7 @@ class Evaluation(Options):
 
     def always(self) -> tuple[TaskConfig, ...]:
         """Return the tasks on which the base model and every checkpoint are evaluated, besides `end_tasks`."""
-        return (*(self.lm_eval.asked() if self.lm_eval else ()), *((self.chat,) if self.chat else ()))
+        return (*(self.lm_eval.task_configs() if self.lm_eval else ()), *((self.chat,) if self.chat else ()))
 
 
 class RunSettings(Options):
@@ -273,8 +273,8 @@ class Recipe(Options):
     @field_validator("train")
     @classmethod
     def _our_defaults(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, given in value.items():
-            check_argument(name, given)  # raises RecipeError with its own message
+        for name, argument in value.items():
+            check_argument(name, argument)  # raises RecipeError with its own message
         return DEFAULTS | value
 
     @model_validator(mode="after")

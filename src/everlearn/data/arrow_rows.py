@@ -29,13 +29,13 @@ def read_arrow(path: Path, columns: Sequence[str], row: int, offset: int, limits
             if size > allowed:
                 raise too_expanded(path, limits)
             names = batch.schema.names
-            wanted = _wanted(path, names, columns)
-            if wanted is None:
+            selected = _selected(path, names, columns)
+            if selected is None:
                 yield Row(dict.fromkeys(names), str(path), 1, 0)
                 return
-            chosen = batch.select(wanted)
+            chosen = batch.select(selected)
             for place in range(max(0, row - number), len(batch)):
-                values = {name: chosen.column(at)[place].as_py() for at, name in enumerate(wanted)}
+                values = {name: chosen.column(at)[place].as_py() for at, name in enumerate(selected)}
                 if sum(len(value) for value in values.values() if isinstance(value, str)) > limits.row_bytes:
                     raise too_long(f"{path}, row {number + place + 1},", limits)
                 yield Row(values, f"{path}, row {number + place + 1}", number + place + 1, 0)
@@ -66,11 +66,11 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path} cannot be read as {kind}: {first_line(error).rstrip('.')}.") from error
 
 
-def _wanted(path: Path, names: Sequence[str], columns: Sequence[str]) -> list[str] | None:
+def _selected(path: Path, names: Sequence[str], columns: Sequence[str]) -> list[str] | None:
     """Return the names in `columns`, in the order of the file; None if one is missing."""
     refuse_repeated(path, names, columns)
-    wanted = [name for name in names if name in columns]
-    return wanted if len(wanted) == len(set(columns)) else None
+    selected = [name for name in names if name in columns]
+    return selected if len(selected) == len(set(columns)) else None
 
 
 def _batches(path: Path) -> Iterator[Any]:
@@ -97,17 +97,17 @@ def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limi
 
     with _readable(path, "Parquet"), parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
-        wanted = _wanted(path, names, columns)
-        if wanted is None:
+        selected = _selected(path, names, columns)
+        if selected is None:
             yield Row(dict.fromkeys(names), str(path), 1, 0)
             return
-        _refuse_expanded(path, file.metadata, wanted, limits)
+        _refuse_expanded(path, file.metadata, selected, limits)
         start, size = 0, 0
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if start + rows > row:
-                number, at_once = start, _rows_at_once(path, file, group, wanted, limits)
-                for batch in file.iter_batches(at_once, row_groups=[group], columns=wanted):
+                number, at_once = start, _rows_at_once(path, file, group, selected, limits)
+                for batch in file.iter_batches(at_once, row_groups=[group], columns=selected):
                     if number + len(batch) > row:
                         sizes = _sizes(batch, limits)
                         size += int(sizes.sum())
@@ -118,25 +118,25 @@ def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limi
             start += rows
 
 
-def _refuse_expanded(path: Path, metadata: Any, wanted: Sequence[str], limits: Limits) -> None:
+def _refuse_expanded(path: Path, metadata: Any, selected: Sequence[str], limits: Limits) -> None:
     """Refuse a file whose wanted columns are compressed too well, before any of it is decompressed.
 
     Columns are looked at only if all together are too large: of a damaged column pyarrow's metadata end the process.
     """
     groups, allowed = range(metadata.num_row_groups), allowed_bytes(path, limits)
     all_columns = sum(metadata.row_group(group).total_byte_size for group in groups)
-    if all_columns > allowed and sum(_unpacked(metadata, group, wanted) for group in groups) > allowed:
+    if all_columns > allowed and sum(_unpacked(metadata, group, selected) for group in groups) > allowed:
         raise too_expanded(path, limits)
 
 
-def _unpacked(metadata: Any, group: int, wanted: Sequence[str]) -> int:
+def _unpacked(metadata: Any, group: int, selected: Sequence[str]) -> int:
     """Return the bytes of the wanted columns of a row group, decompressed but not decoded."""
-    prefixes = tuple(f"{name}." for name in wanted)  # a list of texts is "<name>.list.element"
+    prefixes = tuple(f"{name}." for name in selected)  # a list of texts is "<name>.list.element"
     chunks = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
     return sum(chunk.total_uncompressed_size for chunk in chunks if f"{chunk.path_in_schema}.".startswith(prefixes))
 
 
-def _rows_at_once(path: Path, file: Any, group: int, wanted: Sequence[str], limits: Limits) -> int:
+def _rows_at_once(path: Path, file: Any, group: int, selected: Sequence[str], limits: Limits) -> int:
     """Return how many rows of a group can be decoded together, even if each has the longest text of the group.
 
     With dictionary encoding a long text is stored once and may occur in every row. Texts in lists are not considered:
@@ -145,7 +145,7 @@ def _rows_at_once(path: Path, file: Any, group: int, wanted: Sequence[str], limi
     from pyarrow import compute, parquet, types
 
     kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    texts = [name for name in wanted if any(kind(file.schema_arrow.field(name).type) for kind in kinds)]
+    texts = [name for name in selected if any(kind(file.schema_arrow.field(name).type) for kind in kinds)]
     if not texts or file.metadata.row_group(group).total_byte_size <= limits.row_bytes // BATCH:
         return BATCH
     with parquet.ParquetFile(path, metadata=file.metadata, read_dictionary=texts) as encoded:

@@ -115,7 +115,7 @@ class ChatFormat:
     def learnt(self, messages: Sequence[Message]) -> list[str]:
         """Return the assistant's messages that are learnt, tool calls among them."""
         marks = self._marks(self._template(()))
-        return [each.said for number, each in enumerate(messages) if each.learnt and (marks or number > 0)]
+        return [each.text_and_calls for number, each in enumerate(messages) if each.learnt and (marks or number > 0)]
 
     def spells_special(self, messages: Sequence[Message], tools: Tools = ()) -> bool:
         """Return whether a message or a tool holds the text of a special token."""
@@ -146,11 +146,11 @@ class ChatFormat:
             learnt = [number for number, message in enumerate(messages) if message.learnt and number > 0]
             turns = [self._turn(text, messages, tools, number) for number in learnt]
             if None in turns:
-                found = self._turns_by_marks(text, messages)
-                turns = [found[number] for number in learnt]
+                all_turns = self._turns_by_marks(text, messages)
+                turns = [all_turns[number] for number in learnt]
             spans = [(turn[0], self._with_end(text, turn[1])) for turn in turns if turn is not None]
-        self._check_said(text, spans, messages)
-        self._check_told(text, messages)
+        self._check_assistant(text, spans, messages)
+        self._check_others(text, messages)
         self._check_thoughts(messages, tools)
         self._check_tools(text, spans, messages, tools)
         ids, places = self._tokenised(text)
@@ -190,29 +190,29 @@ class ChatFormat:
         # What is spelt out inside a message stands behind a mark.
         begins = [*re.finditer(f"(?<!{_OPEN}){re.escape(begin)}", text)] if begin else []
         closing = re.compile(f"(?<!{_OPEN})(?:{'|'.join(map(re.escape, ends)) or '(?!)'})")
-        found: dict[int, Span] = {}
+        spans: dict[int, Span] = {}
         for number, match in zip(speaking, begins, strict=False):
             start = match.start() + len(prompt if text.startswith(prompt, match.start()) else begin)
             if (end := closing.search(text, start)) is not None:
-                found[number] = start, end.end()
-        if len(begins) != len(speaking) or len(found) != len(speaking):
+                spans[number] = start, end.end()
+        if len(begins) != len(speaking) or len(spans) != len(speaking):
             raise DataError(
                 "The tokenizer's chat template writes earlier turns differently when later ones follow, so what "
                 "the assistant says cannot be told apart. Use a template with `{% generation %}`, or chats of one "
                 "question and one answer."
             )
-        return found
+        return spans
 
     @functools.cached_property
     def _turn_marks(self) -> TurnMarks:
         """What the template writes around turns; with no beginning or no end where these are no special tokens."""
         question, answer = Message("user", _QUESTION), Message(ASSISTANT, _ANSWER)
-        asked = self._rendered([question], (), add_generation_prompt=True)[0].partition(_QUESTION)[2]
+        prompt = self._rendered([question], (), add_generation_prompt=True)[0].partition(_QUESTION)[2]
         last, earlier = (
             self._rendered(chat, ())[0].partition(_QUESTION)[2].partition(_ANSWER)
             for chat in ([question, answer], [question, answer, question])
         )
-        begin = _common_beginning(asked, last[0], earlier[0])
+        begin = _common_beginning(prompt, last[0], earlier[0])
         place = max((match.start() for match in self._special.finditer(begin)), default=len(begin))
         follows = earlier[2].partition(_QUESTION)[0]
         closing = self._special.search(follows)
@@ -221,7 +221,7 @@ class ChatFormat:
             last[2],
         ]
         ends = sorted({end for end in ends if self._special.search(end)}, key=len, reverse=True)
-        return TurnMarks(begin[place:], asked[place:], tuple(ends))
+        return TurnMarks(begin[place:], prompt[place:], tuple(ends))
 
     @functools.cached_property
     def _next_turn(self) -> str:
@@ -253,18 +253,18 @@ class ChatFormat:
                 continue
         return False
 
-    def _check_said(self, text: str, spans: Sequence[Span], messages: Sequence[Message]) -> None:
+    def _check_assistant(self, text: str, spans: Sequence[Span], messages: Sequence[Message]) -> None:
         """Refuse a template that leaves out what the assistant says: the last line of each learnt turn is missing."""
-        said = "".join(text[start:end] for start, end in spans)
+        assistant_text = "".join(text[start:end] for start, end in spans)
         for message in messages[1:]:
             last = self._marked(message.content).strip().rpartition("\n")[2].strip()
-            if message.learnt and last not in said:
+            if message.learnt and last not in assistant_text:
                 raise DataError(
                     f"The tokenizer's chat template leaves out what the assistant says ('{message.content:.40}'). Use "
                     "another tokenizer (`model.tokenizer`)."
                 )
 
-    def _check_told(self, text: str, messages: Sequence[Message]) -> None:
+    def _check_others(self, text: str, messages: Sequence[Message]) -> None:
         """Refuse a template that leaves out what the system or the user says, such as one without system messages."""
         for message in messages:
             last = self._marked(message.content).strip().rpartition("\n")[2].strip()
@@ -292,10 +292,10 @@ class ChatFormat:
 
     def _check_tools(self, text: str, spans: Sequence[Span], messages: Sequence[Message], tools: Tools) -> None:
         """Refuse a template that leaves out tools or calls: the model would learn what it cannot see or say."""
-        said = "".join(text[start:end] for start, end in spans)
+        assistant_text = "".join(text[start:end] for start, end in spans)
         # The assistant's first turn may not be learnt, and then has no place.
         calls = [call["name"] for message in messages[1:] if message.learnt for call in message.calls]
-        left_out = next((f"the call of '{name}'" for name in calls if name not in said), None)
+        left_out = next((f"the call of '{name}'" for name in calls if name not in assistant_text), None)
         if tools and left_out is None and self._rendered(messages, ())[0] == text:
             left_out = "the tools of a chat"
         if left_out is not None:
@@ -394,17 +394,17 @@ class ChatFormat:
             )
 
         line = encoded("\n")["input_ids"] if follows else []
-        found = encoded("\n" + piece if follows else piece)
+        encoding = encoded("\n" + piece if follows else piece)
         moved = 1 if follows else 0
-        if found["input_ids"][: len(line)] != line:
-            found, line, moved = encoded(piece), [], 0
-        ids = found["input_ids"][len(line) :]
+        if encoding["input_ids"][: len(line)] != line:
+            encoding, line, moved = encoded(piece), [], 0
+        ids = encoding["input_ids"][len(line) :]
         if plain and self.tokenizer.convert_tokens_to_ids(piece) in ids:
             raise DataError(
                 f"A message holds '{piece}', which this tokenizer reads as its special token wherever it stands. "
                 "Remove it from the messages."
             )
-        return ids, [(start - moved, end - moved) for start, end in found["offset_mapping"][len(line) :]]
+        return ids, [(start - moved, end - moved) for start, end in encoding["offset_mapping"][len(line) :]]
 
 
 def _common_beginning(*texts: str) -> str:

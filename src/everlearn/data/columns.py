@@ -163,8 +163,8 @@ def choose_columns(
         _check_contests(path, rows, columns)
         if task != "pretrain":
             _check_answers(path, rows, columns, nested)
-    wanted = task == "sft" or (task is None and text is None)
-    if wanted and chat and pair is None and chats:
+    prefers_answers = task == "sft" or (task is None and text is None)
+    if prefers_answers and chat and pair is None and chats:
         _check_answered(rows, path, chat)
         return Columns("text", None, chat, TOOLS if any(row.get(TOOLS) for row in rows) else None)
     if text is None and pair is None:
@@ -190,7 +190,7 @@ def choose_columns(
             f"{needs} prompts and answers, but the columns of {path} are {shown}. Rename two of them to 'prompt' and "
             f"'answer', or {instead}."
         )
-    if wanted and pair is not None:
+    if prefers_answers and pair is not None:
         return Columns(*pair)
     if text is None and columns:
         text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
@@ -327,29 +327,29 @@ def _check_contests(path: str, rows: Sequence[Mapping[str, Any]], texts: Collect
 
 def _check_answers(path: str, rows: Sequence[Mapping[str, Any]], texts: Collection[str], nested: str | None) -> None:
     """Refuse prompts whose answers are in a column without a usual name, or are several: one of them would be lost."""
-    asked = next((name for name in sorted(texts) if name.lower() in PROMPTS), None)
+    prompt = next((name for name in sorted(texts) if name.lower() in PROMPTS), None)
     counts = {name for row in rows for name, value in row.items() if isinstance(value, int | float)}
     names = dict.fromkeys(name for row in rows for name in row if row[name])
     # A number under a plural, such as `responses: 3`, counts answers that are elsewhere.
     answer = next((name for name in names if name.lower() in (ANSWER if name in counts else ANSWERS)), None)
-    if asked is None or answer is None:
+    if prompt is None or answer is None:
         return
     if answer in texts:
         raise DataError(
-            f"{path} holds prompts ('{asked}') and answers ('{answer}') under names that no kind of rows has. Rename "
-            f"them to 'prompt' and 'answer', or name them in a recipe: `text_column: {asked}`, `target_column: "
+            f"{path} holds prompts ('{prompt}') and answers ('{answer}') under names that no kind of rows has. Rename "
+            f"them to 'prompt' and 'answer', or name them in a recipe: `text_column: {prompt}`, `target_column: "
             f"{answer}`."
         )
     if answer in counts:
         raise DataError(
-            f"{path} holds prompts ('{asked}') with numbers as answers ('{answer}'), and answers are learnt as text. "
+            f"{path} holds prompts ('{prompt}') with numbers as answers ('{answer}'), and answers are learnt as text. "
             "Write each answer as a text into a column 'answer', and its prompt into 'prompt'; to learn the prompts "
-            f"alone, {_as_text(asked, nested)}."
+            f"alone, {_as_text(prompt, nested)}."
         )
     raise DataError(
-        f"{path} holds prompts ('{asked}') with several answers, or answers with more about them, in the column "
+        f"{path} holds prompts ('{prompt}') with several answers, or answers with more about them, in the column "
         f"'{answer}'. Write each answer that is to be learnt as a row with the columns 'prompt' and 'answer'; to learn "
-        f"the prompts alone, {_as_text(asked, nested)}."
+        f"the prompts alone, {_as_text(prompt, nested)}."
     )
 
 
@@ -357,9 +357,9 @@ def _check_transcripts(path: str, columns: Collection[str]) -> None:
     """Refuse preferences that are written as transcripts, or have their prompts under another name."""
     preference = ROW_FORMATS["preference"]
     if {preference.answer, *preference.unread} <= set(columns):
-        if asked := next((name for name in sorted(PROMPTS & set(columns))), None):
+        if prompt := next((name for name in sorted(PROMPTS & set(columns))), None):
             raise DataError(
-                f"{path} holds preferences whose prompts are in the column '{asked}'. Rename it to "
+                f"{path} holds preferences whose prompts are in the column '{prompt}'. Rename it to "
                 f"'{preference.prompt}', which `row_format: preference` reads."
             )
         raise DataError(
@@ -394,12 +394,12 @@ def _holds(rows: Sequence[Mapping[str, Any]], form: RowFormat, texts: Collection
         return False
     if form.chat and _chats(rows, form.answer):
         return True
-    asked = (form.prompt, form.answer)
+    column_names = (form.prompt, form.answer)
     if form.several:
         texts = {*texts} & {form.prompt} | text_columns(
             [{form.answer: first_answer(row.get(form.answer))} for row in rows]
         )
-    return bool(form.prompt) and all(name in texts or (chats and _chats(rows, name)) for name in asked)
+    return bool(form.prompt) and all(name in texts or (chats and _chats(rows, name)) for name in column_names)
 
 
 def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

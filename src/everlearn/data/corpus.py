@@ -64,7 +64,7 @@ class Document(NamedTuple):
     only_chat: bool = False
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """The text, or prompt and answer joined."""
         return self.text if self.target is None else f"{self.text}{self.target}"
 
@@ -134,8 +134,8 @@ class Corpus(Reads):
             return self.form.columns
         if self.messages_column is not None:
             return (self.messages_column, *([] if self.tools_column is None else [self.tools_column]))
-        given = [column for column in (self.text_column, self.target_column) if column is not None]
-        return tuple(dict.fromkeys(n for each in given for n in (columns_in(each) if is_template(each) else (each,))))
+        names = [column for column in (self.text_column, self.target_column) if column is not None]
+        return tuple(dict.fromkeys(n for each in names for n in (columns_in(each) if is_template(each) else (each,))))
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -230,13 +230,13 @@ class Domain(Corpus):
             return raw
         own = {key: raw[key] for key in HANDED_DOWN if key in raw}
 
-        def given(source: dict[str, Any]) -> dict[str, Any]:
+        def with_inherited(source: dict[str, Any]) -> dict[str, Any]:
             """Return the keys that a source inherits: with chats none of prompts, and vice versa."""
             left = {key for form, keys in _FORMS.items() if source.get(form) is not None for key in keys}
             return {key: value for key, value in own.items() if key not in left} | source
 
         listed = raw["sources"]
-        return raw | {"sources": [given(source) if isinstance(source, dict) else source for source in listed]}
+        return raw | {"sources": [with_inherited(source) if isinstance(source, dict) else source for source in listed]}
 
     @model_validator(mode="after")
     def _path_or_sources(self) -> Domain:
@@ -282,14 +282,14 @@ class Domain(Corpus):
         """
         if not self.sources:
             return (self,)
-        made: list[Domain] = []
+        domains: list[Domain] = []
         for source, name in zip(self.sources, self.source_names, strict=True):
-            held_out = self.validation if not made or not isinstance(self.validation, str) else None
+            held_out = self.validation if not domains or not isinstance(self.validation, str) else None
             options = source.model_dump(exclude={"weight"})
-            made.append(Domain(name=f"{self.name}.{name}", validation=held_out, continues=self.continues, **options))
-            made[-1].limited(self.limits)
-            made[-1]._beside_answers = self.answers and not source.answers
-        return tuple(made)
+            domains.append(Domain(name=f"{self.name}.{name}", validation=held_out, continues=self.continues, **options))
+            domains[-1].limited(self.limits)
+            domains[-1]._beside_answers = self.answers and not source.answers
+        return tuple(domains)
 
     @property
     def source_names(self) -> list[str]:

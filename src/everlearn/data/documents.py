@@ -74,8 +74,8 @@ def _text(values: Mapping[str, object], column: str, where: str) -> str:
 
 def _chat(messages: tuple[Message, ...], tools: tuple[dict[str, Any], ...]) -> Document | None:
     """Return a chat as a document; None when the assistant says nothing that is learnt."""
-    said = ["\n".join(each.said for each in messages if each.learnt is own) for own in (False, True)]
-    return Document(said[0], said[1], messages, tools, only_chat=True) if said[1].strip() else None
+    texts = ["\n".join(each.text_and_calls for each in messages if each.learnt is own) for own in (False, True)]
+    return Document(texts[0], texts[1], messages, tools, only_chat=True) if texts[1].strip() else None
 
 
 def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
@@ -84,12 +84,12 @@ def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping
         return
     files = local_files(corpus)
     first, row, offset = (int(position.get(key, 0)) for key in ("file", "row", "offset"))
-    whole = corpus.documents == "file"
+    one_row = corpus.documents == "file"
     for index in range(first, len(files)):
-        wanted = (corpus.columns, row, offset, whole)
-        for found in read_rows(files[index], *wanted, optional=corpus.optional, limits=corpus.limits, gaps=True):
-            behind = {"file": index, "row": found.next_row, "offset": found.next_offset}
-            yield found.values, found.where, behind
+        arguments = (corpus.columns, row, offset, one_row)
+        for record in read_rows(files[index], *arguments, optional=corpus.optional, limits=corpus.limits, gaps=True):
+            behind = {"file": index, "row": record.next_row, "offset": record.next_offset}
+            yield record.values, record.where, behind
         row = offset = 0
 
 
@@ -128,12 +128,12 @@ def read_documents(
         DataError: the corpus is missing, empty, binary or damaged, or a column is missing or holds no text.
     """
     position = dict(position or {})
-    found = int(position.get("documents", 0)) > 0
+    nonempty = int(position.get("documents", 0)) > 0
     skipped = skipped or Skipped()
     for item in _documents(corpus, position, skipped):
-        found = True
+        nonempty = True
         yield item
-    if not found:
+    if not nonempty:
         each = "its row" if skipped.rows == 1 else f"each of its {skipped.rows:,} rows"
         rows = f": {each} is null or blank there" if skipped.rows else ""
         if skipped.undesired:
@@ -179,11 +179,11 @@ def check_corpus(corpus: Corpus) -> None:
         hub.check(corpus)
     else:
         # A folder of thousands of files is looked at in part: the rest is read, and checked, when it is tokenised.
-        found = False
+        nonempty = False
         for file in local_files(corpus)[:32]:
             one = corpus.model_copy(update={"path": str(file)})
-            found = next(_documents(one, {}, Skipped()), None) is not None or found
-        if not found:
+            nonempty = next(_documents(one, {}, Skipped()), None) is not None or nonempty
+        if not nonempty:
             next(read_documents(corpus))
     if held_out is not None:
         check_corpus(held_out)

@@ -46,15 +46,15 @@ def files_of(corpus: Domain) -> list[FileGroup]:
     Raises:
         DataError: there are no files.
     """
-    found: dict[tuple[str, str, str], FileGroup] = {}
+    groups: dict[tuple[str, str, str], FileGroup] = {}
     for path, split, use in _uses(corpus):
         suffix = format_of(path) or path.suffix or path.name
-        group = found.setdefault((suffix, split, use), FileGroup(suffix, split, use))
+        group = groups.setdefault((suffix, split, use), FileGroup(suffix, split, use))
         group.files += 1
         group.bytes += path.stat().st_size
         rows = None if group.rows is None or use in NO_DATA else _rows(path, group.bytes, corpus)
         group.rows = None if rows is None or group.rows is None else group.rows + rows
-    return list(found.values())
+    return list(groups.values())
 
 
 def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
@@ -65,13 +65,13 @@ def _uses(corpus: Domain) -> Iterator[tuple[Path, str, str]]:
     held_out = [] if other is None or other.on_hub else local_files(other)
     folder, split = folder_of(corpus.path), ""
     if folder is not None:
-        found = inside(folder, format_of, corpus.split)
-        split = found.split
+        contents = inside(folder, format_of, corpus.split)
+        split = contents.split
         uses = {
-            READ: found.read,
-            f"another split than '{found.split}'": [path for paths in found.others.values() for path in paths],
-            "code or documents beside tables": [folder / path for path in found.beside],
-            **found.unread,
+            READ: contents.read,
+            f"another split than '{contents.split}'": [path for paths in contents.others.values() for path in paths],
+            "code or documents beside tables": [folder / path for path in contents.beside],
+            **contents.unread,
         }
     else:
         uses = {READ: local_files(corpus)}

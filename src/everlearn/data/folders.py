@@ -109,18 +109,18 @@ class Inside:
         return notes
 
 
-def inside(folder: Path, format_of: Callable[[Path], str | None], *wanted: str) -> Inside:
+def inside(folder: Path, format_of: Callable[[Path], str | None], *split_names: str) -> Inside:
     """Return the files to read in a folder, in a stable order; hidden files and folders are omitted.
 
     Args:
         folder: the folder.
         format_of: the suffix of a file's format; None where it is not known.
-        wanted: the split to read, or several, of which the first that exists is read; default: `train`.
+        split_names: the split to read, or several, of which the first that exists is read; default: `train`.
 
     Raises:
         DataError: its files belong to splits, and none of them is a wanted one; or what is text is not clear.
     """
-    wanted = wanted or ("train",)
+    split_names = split_names or ("train",)
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     files = [path for path in sorted(every) if not any(part.startswith(".") for part in path.parts)]
     data = [path for path in files if format_of(path) and not _OF_DATASETS.fullmatch(path.name)]
@@ -150,22 +150,24 @@ def inside(folder: Path, format_of: Callable[[Path], str | None], *wanted: str) 
         unread[about] += cards
         data = rest
     unread = {why: [folder / path for path in paths] for why, paths in unread.items()}
-    found = {name: [folder / path for path in paths] for name, paths in splits.items()}
-    if not found:
+    files_by_split = {name: [folder / path for path in paths] for name, paths in splits.items()}
+    if not files_by_split:
         read = [folder / path for path in data]
-        return Inside(folder, read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, wanted[0]))
-    split = next((each for each in wanted if each in found), None)
+        return Inside(
+            folder, read, beside=beside, unread=unread, odd=odd_splits(data, format_of, folder, split_names[0])
+        )
+    split = next((each for each in split_names if each in files_by_split), None)
     if split is None:
-        names = ", ".join(f"'{name}'" for name in found if name)
-        raise DataError(f"{folder} holds the splits {names}, and none for '{wanted[0]}'. Name the files to read.")
-    if unnamed := found.pop("", []):
+        names = ", ".join(f"'{name}'" for name in files_by_split if name)
+        raise DataError(f"{folder} holds the splits {names}, and none for '{split_names[0]}'. Name the files to read.")
+    if unnamed := files_by_split.pop("", []):
         unread[NO_SPLIT] = unnamed
     together = _together(splits[split])
-    return Inside(folder, found.pop(split), found, split, beside, unread, together=together)
+    return Inside(folder, files_by_split.pop(split), files_by_split, split, beside, unread, together=together)
 
 
 def odd_splits(
-    files: Sequence[Path], format_of: Callable[[Path], str | None], root: Path, wanted: str
+    files: Sequence[Path], format_of: Callable[[Path], str | None], root: Path, expected_split: str
 ) -> dict[str, list[Path]]:
     """Return the files whose names indicate another split than the wanted one, by split.
 
@@ -173,12 +175,12 @@ def odd_splits(
         files: paths inside `root`.
         format_of: the suffix of a file's format.
         root: the folder.
-        wanted: the split that is meant to be read.
+        expected_split: the split that is meant to be read.
     """
     odd: dict[str, list[Path]] = {}
     for path in files:
         split = clear_split(path, format_of(path))
-        if split and split != wanted:
+        if split and split != expected_split:
             odd.setdefault(split, []).append(root / path)
     return odd
 
@@ -214,18 +216,18 @@ def _by_split(files: Sequence[Path], format_of: Callable[[Path], str | None]) ->
     of them `train`: a folder of documents may well have some on training and testing. Folders that are no split, beside
     others, are the parts of such documents, and then only names of files count.
     """
-    told = [split_of(path) for path in files]
-    if None in told:
-        told = [clear_split(path, format_of(path)) for path in files]
+    splits = [split_of(path) for path in files]
+    if None in splits:
+        splits = [clear_split(path, format_of(path)) for path in files]
         if all(format_of(path) in _PROSE for path in files):
-            if any(split is None and len(path.parts) > 1 for path, split in zip(files, told, strict=True)):
-                told = [clear_split(Path(path.name), format_of(path)) for path in files]
-            if "train" not in told:
+            if any(split is None and len(path.parts) > 1 for path, split in zip(files, splits, strict=True)):
+                splits = [clear_split(Path(path.name), format_of(path)) for path in files]
+            if "train" not in splits:
                 return {}
-    found: dict[str, list[Path]] = {}
-    for path, split in zip(files, told, strict=True):
-        found.setdefault(split or "", []).append(path)
-    return found if len(found.keys() - {""}) > 1 else {}
+    groups: dict[str, list[Path]] = {}
+    for path, split in zip(files, splits, strict=True):
+        groups.setdefault(split or "", []).append(path)
+    return groups if len(groups.keys() - {""}) > 1 else {}
 
 
 def clear_split(path: Path, suffix: str | None) -> str | None:

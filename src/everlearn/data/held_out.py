@@ -32,8 +32,8 @@ class OwnHeldOut:
     def _needs_end(self) -> float | None:
         total = held = 0
         for document, _ in read_documents(self.corpus):
-            total += len(document.whole)
-            held += len(document.whole) if is_held_out(document, self.share) else 0
+            total += len(document.full_text)
+            held += len(document.full_text) if is_held_out(document, self.share) else 0
         return (1 - self.share) * total if is_far(held / total, self.share) else None
 
     def parted(self, documents: Iterable[Document]) -> Iterator[tuple[Document, bool]]:
@@ -44,7 +44,7 @@ class OwnHeldOut:
             return
         before = 0
         for document in documents:
-            behind = before + len(document.whole)
+            behind = before + len(document.full_text)
             if behind <= self.kept_characters or (before == 0 and document.target is not None):
                 yield document, False
             elif before >= self.kept_characters or document.target is not None:
@@ -71,14 +71,14 @@ def documents_of(corpus: Domain, held_out: bool = False) -> Iterator[Document]:
                 yield document
 
 
-def is_far(held_out: float, asked: float) -> bool:
+def is_far(held_out: float, configured: float) -> bool:
     """Return whether the held-out and training shares of the text are far from the configured ones.
 
     Args:
         held_out: share of the text that is held out.
-        asked: the configured share.
+        configured: the configured share.
     """
-    return not asked / FAR <= held_out <= asked * FAR or (1 - held_out) * FAR < 1 - asked
+    return not configured / FAR <= held_out <= configured * FAR or (1 - held_out) * FAR < 1 - configured
 
 
 def cut(text: str, at: int, around: int) -> tuple[str, str]:

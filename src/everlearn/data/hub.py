@@ -78,7 +78,7 @@ def check(corpus: Corpus) -> None:
     _check_columns(corpus, list(info.features) if info.features else None)
 
 
-def split_of(corpus: Corpus, wanted: Sequence[str]) -> str:
+def split_of(corpus: Corpus, candidates: Sequence[str]) -> str:
     """Return the first of some splits that a data set has, by any of its usual names; the corpus' own if it has none.
 
     Raises:
@@ -91,7 +91,7 @@ def split_of(corpus: Corpus, wanted: Sequence[str]) -> str:
     except Exception as error:
         raise _explained(corpus, error, "name a file") from None
     known = {SPLITS.get(name, name): name for name in sorted(there, key=lambda name: name in SPLITS.values())}
-    return next((known[name] for name in wanted if name in known), corpus.split)
+    return next((known[name] for name in candidates if name in known), corpus.split)
 
 
 def version(corpus: Corpus) -> list[str]:

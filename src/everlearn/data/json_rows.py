@@ -21,8 +21,8 @@ there (`-Infinity`)."""
 class _Objects:
     """Parse JSON objects, and detect requested names that occur twice in an object."""
 
-    def __init__(self, wanted: Sequence[str]) -> None:
-        self.wanted = wanted
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = columns
         self._names: list[str] = []
         self.decoder = json.JSONDecoder(object_pairs_hook=self._mapping)
 
@@ -36,7 +36,7 @@ class _Objects:
         """Return the value; it must be an object that has no wanted column twice."""
         if not isinstance(value, dict):
             raise DataError(f"{where} is not a JSON object with named columns but {type(value).__name__}.")
-        for column in self.wanted:
+        for column in self.columns:
             if self._names.count(column) > 1:
                 raise DataError(f"{where} has the column '{column}' {self._names.count(column)} times; keep one.")
         return value
@@ -122,9 +122,9 @@ def read_json(path: Path, columns: Sequence[str], row: int, offset: int, limits:
         return
     for number, value in enumerate(array.items(), 1):
         where = f"{path}, item {number}"
-        found = array.objects.checked(value, where)
+        values = array.objects.checked(value, where)
         if number > row:
-            yield Row(found, where, number, 0)
+            yield Row(values, where, number, 0)
 
 
 class _Array:
@@ -148,11 +148,11 @@ class _Array:
         ends = done.count("\n")
         self._column = len(done) - done.rfind("\n") - 1 if ends else self._column + len(done)
         self._line += ends
-        parts, wanted = [rest], max(1, len(rest))
+        parts, remaining = [rest], max(1, len(rest))
         for piece in self._pieces:
             parts.append(piece)
-            wanted -= len(piece)
-            if wanted <= 0:
+            remaining -= len(piece)
+            if remaining <= 0:
                 break
         self._text, self._at = "".join(parts), 0
         return len(self._text) > len(rest)

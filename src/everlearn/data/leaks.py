@@ -69,14 +69,14 @@ class Leak:
         return self.count / self.of
 
     def __str__(self) -> str:
-        whose = "its own training text" if self.own else f"the training text of '{self.corpus}'"
+        source = "its own training text" if self.own else f"the training text of '{self.corpus}'"
         letters = f", {self.identical:,} of them verbatim" if self.identical else ""
         if one := self.count == 1:
             letters = ", verbatim" if self.identical else ""
         some = "The only" if self.of == 1 else f"{self.count:,} of the {self.of:,}"
         texts = counted(1, self.texts).removeprefix("1 ") if self.of == 1 else self.texts
         return (
-            f"{some} {texts} {'occurs' if one else 'occur'} in {whose}{letters} ({wording.percent(self.share)}): "
+            f"{some} {texts} {'occurs' if one else 'occur'} in {source}{letters} ({wording.percent(self.share)}): "
             f"{'it is' if one else 'they are'} scored as text that was learnt. {self.remedy}"
         )
 
@@ -157,11 +157,11 @@ class LeakCheck:
         Args:
             tests: words for a group of texts, as in `looked_for` → name of its scores.
         """
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for leak in self.leaks:
             if leak.texts in tests and leak.share >= WORTH_SAYING:
-                found[tests[leak.texts]] = max(leak.share, found.get(tests[leak.texts], 0.0))
-        return found
+                shares[tests[leak.texts]] = max(leak.share, shares.get(tests[leak.texts], 0.0))
+        return shares
 
     def scope(self) -> str:
         """Return a sentence on which texts were searched for, and where."""
@@ -207,8 +207,8 @@ def check_leaks(
 
 def counted(number: int, texts: str) -> str:
     """Return a number with the name of a group of texts: "1 held-out document of 'a'"."""
-    noun, _, whose = texts.partition(" of ")
-    return f"{wording.count(number, noun.removesuffix('s'))} of {whose}"
+    noun, _, owner = texts.partition(" of ")
+    return f"{wording.count(number, noun.removesuffix('s'))} of {owner}"
 
 
 def held_out_of(name: str) -> str:
@@ -230,8 +230,8 @@ def _own_documents(part: Domain) -> Iterator[tuple[str, bool]]:
     """Yield the documents of a corpus and whether each is held out; of a stream only the beginning."""
     characters = 0
     for document, held in OwnHeldOut(part, part.held_out_share).parted(each for each, _ in read_documents(part)):
-        yield document.whole, held
-        characters += len(document.whole)
+        yield document.full_text, held
+        characters += len(document.full_text)
         if part.streaming and characters >= STREAMED:
             return
 
@@ -240,7 +240,7 @@ def _held_out(part: Domain) -> Iterator[str]:
     """Yield the texts that a corpus holds out."""
     if part.held_out_corpus is not None:
         most = STREAM_HELD_OUT if part.streaming else None  # as many as are measured on
-        yield from (document.whole for document, _ in islice(read_documents(part.held_out_corpus), most))
+        yield from (document.full_text for document, _ in islice(read_documents(part.held_out_corpus), most))
     elif part.held_out_share:
         yield from (text for text, held in _own_documents(part) if held)
 
@@ -321,11 +321,11 @@ class _Check:
         """Search every corpus."""
         leaks, keys, sketches = [], [], []
         for domain, part in self.parts:
-            found, its_keys, sketch = self._search(part)
+            matches, its_keys, sketch = self._search(part)
             keys.append(its_keys)
             sketches.append(sketch)
             siblings = [held_out_of(each.name) for name, each in self.parts if name == domain]
-            for group, (count, identical) in found.items():
+            for group, (count, identical) in matches.items():
                 if count:
                     own = group in siblings
                     leaks.append(Leak(group, part.name, own, count, identical, self.probes.counts[group]))

@@ -59,7 +59,7 @@ class Message(NamedTuple):
         return [call["function"] for call in self.fields.get("tool_calls", ())]
 
     @property
-    def said(self) -> str:
+    def text_and_calls(self) -> str:
         """Return its text and its tool calls as JSON, whose bytes are counted."""
         return "\n".join([*([self.content] if self.content else []), *map(_json, self.calls)])
 
@@ -90,8 +90,8 @@ def messages_in(value: Any, column: str, where: str, key: str = "messages_column
         return tuple(
             Message(role, text) for role, text in zip(itertools.cycle(("user", ASSISTANT)), value, strict=False)
         )
-    found = [_message(each, f"message {number}", wrong) for number, each in enumerate(value, 1)]
-    return tuple(each for each in found if each is not None)
+    messages = [_message(each, f"message {number}", wrong) for number, each in enumerate(value, 1)]
+    return tuple(each for each in messages if each is not None)
 
 
 def tools_in(value: Any, column: str, where: str, key: str = "tools_column") -> tuple[dict[str, Any], ...]:

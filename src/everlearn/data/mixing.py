@@ -87,17 +87,17 @@ class Mixture(BlockSource):
         Raises:
             DataError: there is no source, a name comes twice, or a share is not above 0.
         """
-        names = [given for given, _, _ in sources]
+        names = [source_name for source_name, _, _ in sources]
         if not sources or len(set(names)) < len(names):
             raise DataError(f"A mixture needs sources with different names; it has {names}.")
-        for given, _, share in sources:
-            if not (share > 0 or (anneal is not None and share == 0 and anneal.shares[given] > 0)):
-                raise DataError(f"The share of '{given}' in a mixture must be above 0; it is {share}.")
+        for source_name, _, share in sources:
+            if not (share > 0 or (anneal is not None and share == 0 and anneal.shares[source_name] > 0)):
+                raise DataError(f"The share of '{source_name}' in a mixture must be above 0; it is {share}.")
         self.name = name
-        self.sources = {given: source for given, source, _ in sources}
-        self._first = _normalised({given: share for given, _, share in sources})
+        self.sources = {source_name: source for source_name, source, _ in sources}
+        self._first = _normalised({source_name: share for source_name, _, share in sources})
         self._last = self._first if anneal is None else _normalised(anneal.shares)
-        self._mean = {given: (first + self._last[given]) / 2 for given, first in self._first.items()}
+        self._mean = {source_name: (first + self._last[source_name]) / 2 for source_name, first in self._first.items()}
         self.anneal = anneal
         self._changes = anneal is not None and anneal.blocks is not None
         self.tokens = dict.fromkeys(names, 0)
@@ -105,12 +105,12 @@ class Mixture(BlockSource):
         self._due = dict.fromkeys(names, 0.0)
         """Sum of the shares of all blocks so far, in tokens; kept where shares change."""
         first = sources[0][1].size
-        self._given = size
+        self._own_size = size
         self.size = size or (None if first is None else max(1, round(first / self._mean[names[0]])))
         sizes = {source.block_tokens for _, source, _ in sources}
         self.block_tokens = sizes.pop() if len(sizes) == 1 else None
         changes = [] if anneal is None else [self._last, anneal.blocks]
-        parts = ((given, self._first[given], source.fingerprint) for given, source, _ in sources)
+        parts = ((source_name, self._first[source_name], source.fingerprint) for source_name, source, _ in sources)
         self.fingerprint = hash_of(*parts, *changes)
 
     @property
@@ -227,7 +227,7 @@ class Mixture(BlockSource):
         """Return the mixture of other sources, with shares that change during so many blocks."""
         parts = [(name, source, self._first[name]) for name, source in sources.items()]
         anneal = None if self.anneal is None else self.anneal._replace(blocks=blocks)
-        return Mixture(parts, self.name, size=self._given, anneal=anneal)
+        return Mixture(parts, self.name, size=self._own_size, anneal=anneal)
 
 
 class Concatenation(Mixture):
@@ -247,7 +247,7 @@ class Concatenation(Mixture):
             DataError: as for a mixture, with rows in place of shares.
         """
         super().__init__(sources, name, size=sum(rows for _, _, rows in sources))
-        self.rows = {given: rows for given, _, rows in sources}
+        self.rows = {source_name: rows for source_name, _, rows in sources}
         self.seed = seed
         self._order: tuple[int, np.ndarray] | None = None
 
@@ -275,17 +275,17 @@ def shares(source: BlockSource) -> list[dict[str, Any]]:
     Each item has the source's name, its share of the tokens (of the rows in a :class:`Concatenation`) as configured and
     as realised so far, and the tokens that it gave. The list is empty for a source that is no mixture.
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     if isinstance(source, Mixture):
-        for name, asked in source.asked.items():
+        for name, configured in source.asked.items():
             realised = source.realised[name]
-            found += [
+            rows += [
                 {
                     "source": f"{name}.{part['source']}",
-                    "asked": round(asked * part["asked"], 9),
+                    "asked": round(configured * part["asked"], 9),
                     "realised": realised * part["realised"],
                     "tokens": part["tokens"],
                 }
                 for part in shares(source.sources[name])
-            ] or [{"source": name, "asked": round(asked, 9), "realised": realised, "tokens": source.tokens[name]}]
-    return found
+            ] or [{"source": name, "asked": round(configured, 9), "realised": realised, "tokens": source.tokens[name]}]
+    return rows

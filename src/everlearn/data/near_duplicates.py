@@ -109,8 +109,8 @@ class Sketch:
     def share_in(self, other: Sketch) -> float:
         """Return the share of this corpus' distinct n-grams that the other has too."""
         sampled = max(self.sampled, other.sampled)
-        own, theirs = self._of(self.runs, sampled), other._of(other.runs, sampled)
-        return float(np.isin(own, theirs, assume_unique=True).mean()) if len(own) else 0.0
+        own, others = self._of(self.runs, sampled), other._of(other.runs, sampled)
+        return float(np.isin(own, others, assume_unique=True).mean()) if len(own) else 0.0
 
 
 class Probes:

@@ -147,16 +147,16 @@ def undesired_note(name: str, rows: int) -> str:
 def _share_note(corpus: Domain, counts: Mapping[str, Count]) -> str | None:
     """Warn if far more or less text is held out than requested; for a stream this is unknown."""
     train, held_out = (counts.get(part, Count()).text_bytes for part in ("train", "validation"))
-    asked = corpus.held_out_share
-    if not asked or corpus.streaming or not train + held_out:
+    configured = corpus.held_out_share
+    if not configured or corpus.streaming or not train + held_out:
         return None
     share = held_out / (train + held_out)
-    if not is_far(share, asked):
+    if not is_far(share, configured):
         return None
     return (
-        f"'{corpus.name}' holds out {wording.percent(share)} of its text, and `validation: {asked:g}` asks for "
-        f"{wording.percent(asked)}: its documents differ too much in length. Split the long ones, or name a file of "
-        "held-out text in `validation`."
+        f"'{corpus.name}' holds out {wording.percent(share)} of its text, and `validation: {configured:g}` asks for "
+        f"{wording.percent(configured)}: its documents differ too much in length. Split the long ones, or name a file "
+        "of held-out text in `validation`."
     )
 
 

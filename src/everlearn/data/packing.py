@@ -146,9 +146,9 @@ class TextPacker:
         size = self.block_size
         ids = np.concatenate([np.empty(0, np.int32), *self._ids])
         numbers = np.concatenate([np.empty(0, np.int64), *self._documents])
-        whole = len(ids) // size * size
-        self._ids, self._documents = [ids[whole:].copy()], [numbers[whole:].copy()]
-        rows, inside = ids[:whole].reshape(-1, size), numbers[:whole].reshape(-1, size)
+        complete = len(ids) // size * size
+        self._ids, self._documents = [ids[complete:].copy()], [numbers[complete:].copy()]
+        rows, inside = ids[:complete].reshape(-1, size), numbers[:complete].reshape(-1, size)
         changes = np.diff(inside, axis=1, prepend=inside[:, :1]) != 0
         segments = np.cumsum(changes, axis=1, dtype=np.int32)
         # Copies: a view would keep the whole chunk in memory for as long as one of its blocks lives.
@@ -340,7 +340,7 @@ class ChatPacker(AnswerPacker):
             self.count.documents += 1
             # One of the labels is an end, as behind an answer, and counts as such (`Count.bytes_per_label`).
             self.count.text_tokens += max(0, sum(learnt) - 1)
-            self.count.text_bytes += sum(len(said.encode()) for said in self._format.learnt(document.messages))
+            self.count.text_bytes += sum(len(text.encode()) for text in self._format.learnt(document.messages))
             self.count.truncated += len(ids) > self.block_size
             self.count.answers_cut += cut
             self.count.longest = max(self.count.longest, len(ids))
@@ -456,10 +456,10 @@ def blocks_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, kind: Ki
         DataError: the texts are empty, or the model is an encoder-decoder, which has no plain text.
     """
     packer = make_packer(Encoder(tokenizer, kind), block_size, examples=False, where="The text of an end task")
-    found: list[Block] = []
-    while not found:
+    blocks: list[Block] = []
+    while not blocks:
         before = packer.count.tokens
-        found = packer.feed([Document(text) for text in texts])
+        blocks = packer.feed([Document(text) for text in texts])
         if packer.count.tokens == before:
             raise DataError("There is no text to read.")
-    return found
+    return blocks

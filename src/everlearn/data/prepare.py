@@ -117,9 +117,9 @@ class _Columns:
         return max((len(lengths) for lengths in self.lengths.values()), default=0)
 
 
-def cache_folder(given: str | Path | None) -> Path:
+def cache_folder(path: str | Path | None) -> Path:
     """Return the folder that `data.cache` names, or the default one."""
-    return user_cache() / "data" if given is None else Path(given).expanduser()
+    return user_cache() / "data" if path is None else Path(path).expanduser()
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ def prepare(
     fingerprint = work.fingerprint()
     folder = cache_folder(cache) / f"{name}-{fingerprint}"
     if damage(folder) is not None or read_json(folder / "facts.json").get("version") != FACTS:
-        with new_folder(folder) as made:
-            work.build(made, progress)
+        with new_folder(folder) as build_folder:
+            work.build(build_folder, progress)
     return work.open(folder, fingerprint, seed)
 
 

@@ -142,22 +142,22 @@ def resolve_files(path: str, key: str = "path", split: str | None = None) -> lis
         if isinstance(local, tuple):
             return [file for each in local for file in resolve_files(str(each), key)]
         return resolve_files(str(local), key, split)
-    given = Path(path).expanduser()
-    if given.is_dir():
-        files = inside(given, format_of, split or SPLITS.get(key, "train")).read
+    location = Path(path).expanduser()
+    if location.is_dir():
+        files = inside(location, format_of, split or SPLITS.get(key, "train")).read
         if not files:
             raise DataError(f"`{key}: {path}` is a folder without any file of a known format ({NAMED}, source code).")
         for file in files:
             _check_unpacked(file)
         return files
-    if given.is_file():
-        files = [given]
+    if location.is_file():
+        files = [location]
     elif glob.has_magic(path):
-        files = sorted(p for p in map(Path, glob.glob(str(given), recursive=True)) if p.is_file())
+        files = sorted(p for p in map(Path, glob.glob(str(location), recursive=True)) if p.is_file())
         if not files:
             raise DataError(f"`{key}: {path}` matches no file.")
     else:
-        raise DataError(f"`{key}: {path}`: there is no such file or folder.{files_beside(given)}")
+        raise DataError(f"`{key}: {path}`: there is no such file or folder.{files_beside(location)}")
     for file in files:
         if format_of(file) is None:
             raise _unknown(file)
@@ -200,7 +200,7 @@ def read_rows(
     columns: Sequence[str],
     row: int = 0,
     offset: int = 0,
-    whole: bool = False,
+    one_row: bool = False,
     *,
     optional: Sequence[str] = (),
     limits: Limits | None = None,
@@ -213,7 +213,7 @@ def read_rows(
         columns: columns that every row must have.
         row: index of the first row to read, the ``next_row`` of a previous :class:`Row`.
         offset: byte offset of that row, the ``next_offset`` of a previous :class:`Row`.
-        whole: a text file is one row, not one a line.
+        one_row: a text file is one row, not one a line.
         optional: columns that are read as well if the file has them.
         limits: maximum size of a row and of a decompressed file.
         gaps: a row may lack a column, which is None there; a file may not.
@@ -222,21 +222,21 @@ def read_rows(
         DataError: the file cannot be read, or a column is missing; the sentence lists those there are.
     """
     suffix = format_of(path) or ""
-    reader = read_whole if whole and FORMATS[suffix] is read_txt else FORMATS[suffix]
+    reader = read_whole if one_row and FORMATS[suffix] is read_txt else FORMATS[suffix]
     unseen = set(columns) if row == 0 else set()
     first = None
     stored = stored_columns(path) if optional else ()
-    wanted = (*columns, *(column for column in optional if column in stored))
-    for count, found in enumerate(reader(path, wanted, row, offset, limits or Limits()), 1):
-        missing = [column for column in columns if column not in found.values]
+    all_columns = (*columns, *(column for column in optional if column in stored))
+    for count, record in enumerate(reader(path, all_columns, row, offset, limits or Limits()), 1):
+        missing = [column for column in columns if column not in record.values]
         if missing and (not gaps or FORMATS[suffix] not in (read_jsonl, read_json)):
-            raise _no_column(found, missing[0], path)
+            raise _no_column(record, missing[0], path)
         if unseen:
-            first = first or found
-            unseen.difference_update(found.values)
+            first = first or record
+            unseen.difference_update(record.values)
             if unseen and count >= GIVE_UP:
                 break
-        yield found._replace(values={**found.values, **dict.fromkeys(missing)}) if missing else found
+        yield record._replace(values={**record.values, **dict.fromkeys(missing)}) if missing else record
     if unseen and first is not None:
         raise _no_column(first, next(column for column in columns if column in unseen), path)
 

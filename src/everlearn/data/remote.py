@@ -61,9 +61,9 @@ def fetched(url: str, key: str, known: Callable[[Path], str | None]) -> Path | t
             raise DataError(f"`{key}: {url}` {'matches no file' if many else 'holds no file of a known format'}.")
         place = cache() / hash_of(url, *described.items())
         if not place.is_dir():
-            with new_folder(place, sealed=False, replace=False) as made:
+            with new_folder(place, sealed=False, replace=False) as download_folder:
                 for name in names:
-                    target = made / _local(name, root if folder else None)
+                    target = download_folder / _local(name, root if folder else None)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     system.get_file(name, str(target))
     except DataError:

@@ -25,7 +25,7 @@ SYSTEM = ("system", "system_prompt", "systemInstruction")
 """Columns with the system message of a row; the first that is not empty is used."""
 _ALPACA = (
     "Below is an instruction that describes a task{paired}. Write a response that appropriately completes the "
-    "request.\n\n### Instruction:\n{{prompt}}\n\n{given}### Response:{end}"
+    "request.\n\n### Instruction:\n{{prompt}}\n\n{context}### Response:{end}"
 )
 
 
@@ -109,24 +109,24 @@ class RowFormat:
         Raises:
             DataError: a column holds something else, or nothing is asked.
         """
-        said = self._said(self.answer, ASSISTANT, values, where)
-        if said and self.prompt:
-            asked = self._said(self.prompt, "user", values, where)
-            begun = any(message.role == "user" for message in said)
-            if not asked and not begun:
+        chat = self._messages(self.answer, ASSISTANT, values, where)
+        if chat and self.prompt:
+            question = self._messages(self.prompt, "user", values, where)
+            begun = any(message.role == "user" for message in chat)
+            if not question and not begun:
                 raise DataError(
                     f"{where}: '{self.answer}' has no message of a user, and there is no '{self.prompt}' "
                     f"(`row_format: {self.name}`). Put what is asked into the column '{self.prompt}'."
                 )
-            if said[: len(asked)] == asked:
-                said = said[len(asked) :]
+            if chat[: len(question)] == question:
+                chat = chat[len(question) :]
             elif begun and isinstance(values.get(self.prompt), str):
-                asked = ()
-            said = (*(each._replace(trained=each.role != ASSISTANT) for each in asked), *said)
+                question = ()
+            chat = (*(each._replace(trained=each.role != ASSISTANT) for each in question), *chat)
         system = self._system(values, where)
-        return (Message("system", system), *said) if system and said and said[0].role != "system" else said
+        return (Message("system", system), *chat) if system and chat and chat[0].role != "system" else chat
 
-    def _said(self, column: str, role: str, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+    def _messages(self, column: str, role: str, values: Mapping[str, Any], where: str) -> tuple[Message, ...]:
         """Return the messages in a column, which holds a list of them or a text; the context follows a prompt."""
         value = self._value(column, values)
         if not self.prompt or isinstance(value, list | tuple) or (self.chat and not isinstance(value, str)):
@@ -198,10 +198,10 @@ ROW_FORMATS = {
             "output",
             "instruction",
             "input",
-            plain=_ALPACA.format(paired="", given="", end=""),
+            plain=_ALPACA.format(paired="", context="", end=""),
             plain_with_context=_ALPACA.format(
                 paired=", paired with an input that provides further context",
-                given="### Input:\n{context}\n\n",
+                context="### Input:\n{context}\n\n",
                 end="",
             ),
         ),
@@ -210,8 +210,8 @@ ROW_FORMATS = {
             "response",
             "instruction",
             "context",
-            plain=_ALPACA.format(paired="", given="", end="\n"),
-            plain_with_context=_ALPACA.format(paired="", given="Input:\n{context}\n\n", end="\n"),
+            plain=_ALPACA.format(paired="", context="", end="\n"),
+            plain_with_context=_ALPACA.format(paired="", context="Input:\n{context}\n\n", end="\n"),
         ),
         RowFormat("prompt-completion", "completion", "prompt"),
         *(RowFormat(f"prompt-{answer}", answer, "prompt") for answer in ("response", "answer")),

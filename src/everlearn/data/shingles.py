@@ -92,9 +92,9 @@ class Words:
 def words_of(texts: Sequence[str]) -> Words:
     """Split documents into words."""
     pieces = [(number, text[at : at + PIECE]) for number, text in enumerate(texts) for at in range(0, len(text), PIECE)]
-    found = [_words(chunk, len(texts)) for chunk in _chunks(pieces)]
-    hashes = np.concatenate([np.empty(0, np.uint64), *(words.hashes for words in found)])
-    documents = np.concatenate([np.empty(0, np.int64), *(words.document for words in found)])
+    word_chunks = [_words(chunk, len(texts)) for chunk in _chunks(pieces)]
+    hashes = np.concatenate([np.empty(0, np.uint64), *(words.hashes for words in word_chunks)])
+    documents = np.concatenate([np.empty(0, np.int64), *(words.document for words in word_chunks)])
     return Words(hashes, documents, len(texts))
 
 

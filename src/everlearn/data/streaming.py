@@ -69,7 +69,7 @@ class StreamedBlocks(BlockSource):
         self.block_tokens = None if kind == "encoder-decoder" else block_size
         self._once = False
         self._pass = 0
-        self._given = 0
+        self._yielded = 0
         self._buffer: list[Block] = []
         self._start()
 
@@ -137,12 +137,12 @@ class StreamedBlocks(BlockSource):
                 block = self._in_order()
             drawn = self._draw()
             self._buffer[drawn], block = block, self._buffer[drawn]
-        self._given += 1
+        self._yielded += 1
         return {key: row.copy() for key, row in block.items()}
 
     def _draw(self) -> int:
         # The draw depends on the count alone, so that no generator's state must be saved.
-        return seed_for(self.seed, self.name, self._given) % len(self._buffer)
+        return seed_for(self.seed, self.name, self._yielded) % len(self._buffer)
 
     def once(self, seed: int) -> Iterator[Block]:
         """Iterate over the blocks of :meth:`fresh` until the corpus ends, then over those that its shuffle buffer still
@@ -156,14 +156,14 @@ class StreamedBlocks(BlockSource):
         except _CorpusEnds:
             while stream._buffer:
                 drawn = stream._draw()
-                stream._given += 1
+                stream._yielded += 1
                 yield stream._buffer.pop(drawn)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the chunk's start, the blocks taken from it, and the shuffle buffer's blocks."""
         return {
             "pass": self._pass,
-            "given": self._given,
+            "given": self._yielded,
             "lot": self._before,
             "taken": self._taken,
             "in_pass": self._in_pass - len(self._blocks),
@@ -172,7 +172,7 @@ class StreamedBlocks(BlockSource):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Read again from the chunk's start and skip the blocks that were taken."""
-        self._pass, self._given = int(state["pass"]), int(state["given"])
+        self._pass, self._yielded = int(state["pass"]), int(state["given"])
         self._start(state["lot"]["position"])
         self._packer.load_state_dict(state["lot"]["packer"])
         self._before = dict(state["lot"])
@@ -214,10 +214,10 @@ def too_little_held_out(name: str, corpus: Corpus, count: Count, block_size: int
         count: size of the beginning of the stream.
         block_size: tokens of a block.
     """
-    asked = getattr(corpus, "validation", None)
-    streams = corpus.streaming and isinstance(asked, float)
+    validation = getattr(corpus, "validation", None)
+    streams = corpus.streaming and isinstance(validation, float)
     return DataError(
-        f"The held-out text of '{name}' (`validation: {asked}`) has {wording.count(count.tokens, 'token')} in "
+        f"The held-out text of '{name}' (`validation: {validation}`) has {wording.count(count.tokens, 'token')} in "
         f"{wording.count(count.documents, 'document')}, fewer than one block (`data.block_size: {block_size}`). Hold "
         "out a larger share, name a file of held-out text, or set `validation: null`."
         + (

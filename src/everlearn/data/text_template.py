@@ -84,25 +84,25 @@ def value_at(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> An
     Raises:
         DataError: a name is looked for in something that has no names.
     """
-    found: Any = values
+    value: Any = values
     for place, name in enumerate(path):
-        if found is None:
+        if value is None:
             break
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             raise DataError(
-                f"{where}: `{{{'.'.join(path)}}}`: '{'.'.join(path[:place])}' holds {type(found).__name__} "
-                f"({found!r:.40}), which has no '{name}' in it."
+                f"{where}: `{{{'.'.join(path)}}}`: '{'.'.join(path[:place])}' holds {type(value).__name__} "
+                f"({value!r:.40}), which has no '{name}' in it."
             )
-        found = found.get(name)
-    return found
+        value = value.get(name)
+    return value
 
 
 def _text(path: tuple[str, ...], values: Mapping[str, Any], where: str) -> str:
-    found = value_at(path, values, where) if path else None
-    if found is None:
+    value = value_at(path, values, where) if path else None
+    if value is None:
         return ""
-    if isinstance(found, bool) or not isinstance(found, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DataError(
-            f"{where}: `{{{'.'.join(path)}}}` must be a text or a number; it is {type(found).__name__} ({found!r:.40})."
+            f"{where}: `{{{'.'.join(path)}}}` must be a text or a number; it is {type(value).__name__} ({value!r:.40})."
         )
-    return str(found)
+    return str(value)

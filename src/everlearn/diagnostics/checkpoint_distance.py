@@ -25,7 +25,7 @@ from everlearn.evaluation.task import Conditions
 from everlearn.model.depth import places
 from everlearn.model.objectives import IGNORE
 from everlearn.model.structure import architecture_of
-from everlearn.model.weight_movement import LoadedWeights, Moved, movement, stable_ranks, together, whole
+from everlearn.model.weight_movement import LoadedWeights, Moved, movement, stable_ranks, together, total_movement
 from everlearn.predictors import Checkpoint, Predictor
 from everlearn.predictors.predictor import at_rest, models_of
 from everlearn.tasks.held_out import HeldOutText
@@ -79,7 +79,7 @@ class Distance:
 
     def to_json(self) -> dict[str, Any]:
         """Return the distance as JSON data."""
-        moved = None if self.parts is None else [*together(self.parts).values(), whole(self.parts)]
+        moved = None if self.parts is None else [*together(self.parts).values(), total_movement(self.parts)]
         return {
             **vars(self),
             "parts": None if self.parts is None else [asdict(part) for part in self.parts],

@@ -222,30 +222,30 @@ def _role(learner: ContinualLearner, pair: Pair, task: HeldOutText) -> str:
     return BEFORE if number <= pair.since else LEARNT if number <= pair.until else COMING
 
 
-def _add(found: GoingBack, cells: dict[str, tuple[str, list[Cell]]]) -> None:
+def _add(going_back: GoingBack, cells: dict[str, tuple[str, list[Cell]]]) -> None:
     """Add every set, and the mean over sets of the same role; columns are resampled independently."""
     metric = METRICS["bits_per_byte"]
     by_role: dict[str, list[Resampled]] = {}
     for name, (role, own) in cells.items():
         scores = resample(own, [metric], seed=("going back", name))[metric.name]
         by_role.setdefault(role, []).append(scores)
-        _add_column(found, name, role, scores)
+        _add_column(going_back, name, role, scores)
     for role, several in by_role.items():
         if len(several) > 1:
             values, samples = (np.mean([getattr(each, key) for each in several], axis=0) for key in Resampled._fields)
-            _add_column(found, f"{role}, mean", role, Resampled(values, samples))
+            _add_column(going_back, f"{role}, mean", role, Resampled(values, samples))
 
 
-def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> None:
+def _add_column(going_back: GoingBack, name: str, role: str, scores: Resampled) -> None:
     """Add a column from scores of [the earlier checkpoint, the later one, blends …]."""
     apart = scores.change().sign not in (0, None)
-    found.roles[name] = role
-    found.ends[name] = scores.of(0), scores.of(1)
+    going_back.roles[name] = role
+    going_back.ends[name] = scores.of(0), scores.of(1)
 
-    def way(place: int) -> Estimate:
+    def share_returned(place: int) -> Estimate:
         return scores.estimate(lambda u: (u[..., 1] - u[..., place]) / (u[..., 1] - u[..., 0]))
 
-    found.found[name] = [
-        Returned(scores.of(place), scores.change(1, place), way(place) if apart else Estimate())
-        for place in range(2, len(found.blends) + 2)
+    going_back.found[name] = [
+        Returned(scores.of(place), scores.change(1, place), share_returned(place) if apart else Estimate())
+        for place in range(2, len(going_back.blends) + 2)
     ]

@@ -20,7 +20,7 @@ from everlearn.report.drawing import GLYPHS, legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
-from everlearn.report.figures.weight_movement import said as layer_name
+from everlearn.report.figures.weight_movement import layer_label
 from everlearn.report.html import render
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell, estimate_cell, terminal_table
@@ -40,10 +40,10 @@ def terminal(sections: Sequence[Section]) -> RenderableType:
     return Group(*_parts(sections))
 
 
-def joined_data(found: Iterable[Findings]) -> dict[str, Any]:
+def joined_data(findings: Iterable[Findings]) -> dict[str, Any]:
     """Return the data of several analyses as one mapping; lists of one name are joined."""
     data: dict[str, Any] = {}
-    for each in found:
+    for each in findings:
         for key, value in each.data.items():
             data[key] = [*data[key], *value] if isinstance(data.get(key), list) else value
     return data
@@ -56,37 +56,37 @@ def _parts(sections: Sequence[Section]) -> Iterator[RenderableType]:
         yield from _parts(section.parts)
 
 
-def of_repair(found: Repair) -> Section:
+def of_repair(repair: Repair) -> Section:
     """Make a section with the curve of the search, the loss at the step, and what each domain keeps of its gain."""
-    steps = [0.0, *sorted(found.curve)]
-    lost = [Estimate(0.0, 0.0, 0.0), *(found.curve[step] for step in steps[1:])]
-    line = Curve.of(0, steps, lost, found.text)
-    budget = Curve(1, [0.0, 1.0], [found.budget, found.budget], label="budget")
+    steps = [0.0, *sorted(repair.curve)]
+    lost = [Estimate(0.0, 0.0, 0.0), *(repair.curve[step] for step in steps[1:])]
+    line = Curve.of(0, steps, lost, repair.text)
+    budget = Curve(1, [0.0, 1.0], [repair.budget, repair.budget], label="budget")
     caption = (
-        f"s = 0 is the model after {found.since}, 1 the one after {found.until}; the vertical line is the step that "
+        f"s = 0 is the model after {repair.since}, 1 the one after {repair.until}; the vertical line is the step that "
         "was found. Calibration half only. Band: 95 % intervals."
     )
-    curves = Curves("bits per byte lost", [line, budget], caption, marks=[found.step], zero=True, x_label="s")
+    curves = Curves("bits per byte lost", [line, budget], caption, marks=[repair.step], zero=True, x_label="s")
     return Section(
-        f"Repair: {found.since} and {found.until}",
-        said(found),
+        f"Repair: {repair.since} and {repair.until}",
+        sentences(repair),
         draw("curves", curves),
-        [_costs(found), *([_left(found)] if found.remains else [])],
-        ((found.text, GLYPHS[0], 0), ("budget", GLYPHS[1], 1)),
+        [_costs(repair), *([_left(repair)] if repair.remains else [])],
+        ((repair.text, GLYPHS[0], 0), ("budget", GLYPHS[1], 1)),
     )
 
 
-def said(found: Repair) -> str:
+def sentences(repair: Repair) -> str:
     """Describe the result in a few sentences."""
-    low, high = found.lost.interval or (found.lost.value, found.lost.value)
-    surely = found.kept == (((high if found.kept else low) or 0.0) <= found.budget)
-    kept = f"The budget is {'' if found.kept else 'not '}kept there{_CLEARLY[surely]}."
+    low, high = repair.lost.interval or (repair.lost.value, repair.lost.value)
+    surely = repair.kept == (((high if repair.kept else low) or 0.0) <= repair.budget)
+    kept = f"The budget is {'' if repair.kept else 'not '}kept there{_CLEARLY[surely]}."
     return (
-        f"Of the update from {found.since} to {found.until}, {fixed(100 * found.step, 1)} % is the largest step at "
-        f"which '{found.text}' loses no more than {found.budget:g} bits per byte{_SURE if found.sure else ''}, on "
-        f"{count(found.blocks[0], 'block')}. On {found.blocks[1]:,} others, which the search never saw, it loses "
-        f"{fixed(found.lost.value, 4)} {interval(found.lost, 4)}, and with the whole update "
-        f"{fixed(found.whole.value, 4)}. {kept}"
+        f"Of the update from {repair.since} to {repair.until}, {fixed(100 * repair.step, 1)} % is the largest step at "
+        f"which '{repair.text}' loses no more than {repair.budget:g} bits per byte{_SURE if repair.sure else ''}, on "
+        f"{count(repair.blocks[0], 'block')}. On {repair.blocks[1]:,} others, which the search never saw, it loses "
+        f"{fixed(repair.lost.value, 4)} {interval(repair.lost, 4)}, and with the whole update "
+        f"{fixed(repair.whole.value, 4)}. {kept}"
     )
 
 
@@ -94,17 +94,17 @@ _CLEARLY = {True: "", False: ", by less than the margin of error: more held-out 
 _SURE = " with 95 % confidence"
 
 
-def _costs(found: Repair) -> Table:
-    ends = (("at the step", found.lost), ("the whole update", found.whole))
+def _costs(repair: Repair) -> Table:
+    ends = (("at the step", repair.lost), ("the whole update", repair.whole))
     rows = tuple((label, (estimate_cell(e, 4),)) for label, e in ends)
     return Table(
-        f"What '{found.text}' loses", ("", "Bits per byte, on the other half"), rows, "In brackets: 95 % intervals."
+        f"What '{repair.text}' loses", ("", "Bits per byte, on the other half"), rows, "In brackets: 95 % intervals."
     )
 
 
-def _left(found: Repair) -> Table:
-    places = max(3, decimals(e.value for each in found.remains.values() for e in (each.learnt, each.left)))
-    rows = tuple((f"{name} ({each.role})", _cells(each, places)) for name, each in found.remains.items())
+def _left(repair: Repair) -> Table:
+    places = max(3, decimals(e.value for each in repair.remains.values() for e in (each.learnt, each.left)))
+    rows = tuple((f"{name} ({each.role})", _cells(each, places)) for name, each in repair.remains.items())
     header = ("Held-out set", "Gain of the whole update", "Gain at the step", "Share")
     return Table("What remains of the domains", header, rows, "Bits per byte; below zero something is lost.")
 
@@ -115,17 +115,17 @@ def _cells(each: Remains, places: int) -> tuple[TableCell, ...]:
     return (*numbers, TableCell(share))
 
 
-def of_going_back(found: GoingBack) -> Section:
+def of_going_back(going_back: GoingBack) -> Section:
     """Make a section with restored layers as a heat map, or points on a line as curves."""
-    line = found.blends and all(_number(label) is not None for label in found.blends)
-    plates, legend = _curves(found) if line else (_heat(found), ())
+    line = going_back.blends and all(_number(label) is not None for label in going_back.blends)
+    plates, legend = _curves(going_back) if line else (_heat(going_back), ())
     first = "α: part of the later one" if line else "Put back"
-    names = found.blends if line else [layer_name(label) for label in found.blends]
+    names = going_back.blends if line else [layer_label(label) for label in going_back.blends]
     return Section(
-        f"{found.title}: {found.since} and {found.until}",
-        _BACK.format(since=found.since, until=found.until),
+        f"{going_back.title}: {going_back.since} and {going_back.until}",
+        _BACK.format(since=going_back.since, until=going_back.until),
         plates,
-        [_returned(found, first, names, columns) for columns in _tables(found)],
+        [_returned(going_back, first, names, columns) for columns in _tables(going_back)],
         legend,
     )
 
@@ -138,41 +138,46 @@ _BACK = (
 )
 
 
-def _tables(found: GoingBack) -> list[list[str]]:
+def _tables(going_back: GoingBack) -> list[list[str]]:
     """Return the columns of two tables: means (or the only set) of each role, and single sets if there are several."""
-    roles = list(found.roles.values())
-    lead = [name for name, role in found.roles.items() if name.endswith(", mean") or roles.count(role) == 1]
-    ordered = sorted(lead, key=lambda name: (BEFORE, GENERAL, LEARNT, COMING).index(found.roles[name]))
-    rest = [name for name in found.roles if name not in lead]
+    roles = list(going_back.roles.values())
+    lead = [name for name, role in going_back.roles.items() if name.endswith(", mean") or roles.count(role) == 1]
+    ordered = sorted(lead, key=lambda name: (BEFORE, GENERAL, LEARNT, COMING).index(going_back.roles[name]))
+    rest = [name for name in going_back.roles if name not in lead]
     return [ordered, *([rest] if rest else [])]
 
 
-def _title(found: GoingBack, name: str) -> str:
-    return name if name.startswith(found.roles[name]) else f"{name} ({found.roles[name]})"
+def _title(going_back: GoingBack, name: str) -> str:
+    return name if name.startswith(going_back.roles[name]) else f"{name} ({going_back.roles[name]})"
 
 
-def _returned(found: GoingBack, first: str, names: Sequence[str], columns: Sequence[str]) -> Table:
-    places = max(3, decimals(each.back.value for name in columns for each in found.found[name]))
+def _returned(going_back: GoingBack, first: str, names: Sequence[str], columns: Sequence[str]) -> Table:
+    places = max(3, decimals(each.back.value for name in columns for each in going_back.found[name]))
     rows = [
-        (blend, tuple(_way_cell(found.found[name][place], places) for name in columns))
+        (blend, tuple(_returned_cell(going_back.found[name][place], places) for name in columns))
         for place, blend in enumerate(names)
     ]
     ends = [
-        (f"{label}, bits per byte", tuple(TableCell(fixed(found.ends[name][end].value, places)) for name in columns))
-        for end, label in enumerate((found.since, found.until))
+        (
+            f"{label}, bits per byte",
+            tuple(TableCell(fixed(going_back.ends[name][end].value, places)) for name in columns),
+        )
+        for end, label in enumerate((going_back.since, going_back.until))
     ]
-    header = (first, *(f"{_title(found, name)}, bits/byte back" for name in columns))
-    caption = f"In per cent: of the way from {found.until} back to {found.since}. {INTERVALS}"
-    return Table(f"{found.title}: {found.since} and {found.until}", header, (*rows, *ends), caption)
+    header = (first, *(f"{_title(going_back, name)}, bits/byte back" for name in columns))
+    caption = f"In per cent: of the way from {going_back.until} back to {going_back.since}. {INTERVALS}"
+    return Table(f"{going_back.title}: {going_back.since} and {going_back.until}", header, (*rows, *ends), caption)
 
 
-def _way_cell(found: Returned, places: int) -> TableCell:
-    way = "" if found.way.value is None else f" · {fixed(100 * found.way.value, 0)} %"
-    return TableCell(fixed(found.back.value, places, signed=True), f"{interval(found.back, places, signed=True)}{way}")
+def _returned_cell(returned: Returned, places: int) -> TableCell:
+    share = "" if returned.way.value is None else f" · {fixed(100 * returned.way.value, 0)} %"
+    return TableCell(
+        fixed(returned.back.value, places, signed=True), f"{interval(returned.back, places, signed=True)}{share}"
+    )
 
 
-def _heat(found: GoingBack) -> list[Plate]:
-    columns = list(found.found)
+def _heat(going_back: GoingBack) -> list[Plate]:
+    columns = list(going_back.found)
 
     def shade(each: Returned) -> Shade:
         exact = f"{fixed(each.back.value, 4, signed=True)} {interval(each.back, 4, signed=True)} bits per byte"
@@ -180,19 +185,21 @@ def _heat(found: GoingBack) -> list[Plate]:
         return Shade(value, fixed(each.back.value, 3, signed=True), exact)
 
     rows = [
-        (layer_name(blend), [shade(found.found[name][place]) for name in columns])
-        for place, blend in enumerate(found.blends)
+        (layer_label(blend), [shade(going_back.found[name][place]) for name in columns])
+        for place, blend in enumerate(going_back.blends)
     ]
-    return draw("heat", Heat("Bits per byte that return", "put back", [_title(found, name) for name in columns], rows))
+    return draw(
+        "heat", Heat("Bits per byte that return", "put back", [_title(going_back, name) for name in columns], rows)
+    )
 
 
-def _curves(found: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], ...]]:
-    names = _tables(found)[0]
-    x = [float(label) for label in found.blends]
-    lines = [Curve.of(rank, x, [each.back for each in found.found[name]], name) for rank, name in enumerate(names)]
+def _curves(going_back: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], ...]]:
+    names = _tables(going_back)[0]
+    x = [float(label) for label in going_back.blends]
+    lines = [Curve.of(rank, x, [each.back for each in going_back.found[name]], name) for rank, name in enumerate(names)]
     caption = (
-        f"α = 0 is the model after {found.since}, 1 the one after {found.until}: bits per byte better than at 1. "
-        "Bands: 95 % intervals."
+        f"α = 0 is the model after {going_back.since}, 1 the one after {going_back.until}: bits per byte better than "
+        "at 1. Bands: 95 % intervals."
     )
     curves = Curves("bits per byte better", lines, caption, zero=True, x_label="α")
     return draw("curves", curves), tuple(legend_of(names))

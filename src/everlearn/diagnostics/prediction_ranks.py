@@ -191,12 +191,12 @@ def _inside(
 
 
 def _document_frequency(
-    wanted: NDArray[np.int64], keys: NDArray[np.int64], owners: NDArray[np.int64]
+    sorted_keys: NDArray[np.int64], keys: NDArray[np.int64], owners: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the number of documents that contain each of the sorted keys in `wanted`."""
-    there = np.isin(keys, wanted)
-    pairs = np.unique(np.stack([np.searchsorted(wanted, keys[there]), owners[there]]), axis=1)
-    return np.bincount(pairs[0], minlength=len(wanted))
+    """Return the number of documents that contain each of the sorted keys in `sorted_keys`."""
+    there = np.isin(keys, sorted_keys)
+    pairs = np.unique(np.stack([np.searchsorted(sorted_keys, keys[there]), owners[there]]), axis=1)
+    return np.bincount(pairs[0], minlength=len(sorted_keys))
 
 
 def _ngram(key: int, size: int) -> Ngram:

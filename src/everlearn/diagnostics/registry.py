@@ -59,8 +59,8 @@ class Analysis:
 
     def __call__(self, learner: ContinualLearner, **options: Any) -> Findings:
         """Analyse a run; if the result is a single section, its tables are the data."""
-        found = self.analyse(learner, **options)
-        return found if isinstance(found, Findings) else Findings([found], {self.name: as_data(found)})
+        findings = self.analyse(learner, **options)
+        return findings if isinstance(findings, Findings) else Findings([findings], {self.name: as_data(findings)})
 
 
 ANALYSES: Registry[Analysis] = Registry("analyses")

@@ -265,13 +265,13 @@ def search_repair(
     )
 
 
-def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: Path) -> MergedModel:
+def save_repaired(learner: ContinualLearner, pair: Pair, result: Repair, folder: Path) -> MergedModel:
     """Write the model at the step as ``save_pretrained`` would, reading tensors one by one from the stages.
 
     Args:
         learner: learner of the run.
         pair: the two stages.
-        found: the result of :func:`search_repair`.
+        result: the result of :func:`search_repair`.
         folder: a new folder.
     """
     with tempfile.TemporaryDirectory() as thrown_away:
@@ -279,8 +279,8 @@ def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: 
         ends = [(label, learner.saved_after(index, scratch / f"from-{index}"))
                 for label, index in zip(pair.labels(learner), (pair.since, pair.until), strict=True)]  # fmt: skip
         base, model = open_checkpoints(ends, scratch)
-        method = WiSELine(alpha=found.step)
-        return write_merged(folder, method, [model], base, more={"repair": found.to_json()})
+        method = WiSELine(alpha=result.step)
+        return write_merged(folder, method, [model], base, more={"repair": result.to_json()})
 
 
 def _budgeted(

@@ -201,32 +201,35 @@ def _components(model: nn.Module) -> dict[str, str]:
     return {path: str(each.component) for path, each in anatomy(model).linears.items()}
 
 
-def alike(found: Magnitudes, threshold: float) -> Alike:
+def alike(magnitudes: Magnitudes, threshold: float) -> Alike:
     """Compare every two names: the first sample of one with the second of the other, and the reverse."""
-    names = list(found.halves)
-    pairs = {path: [[_pair(found, path, a, b, threshold) for b in names] for a in names] for path in found.components}
+    names = list(magnitudes.halves)
+    pairs = {
+        path: [[_pair(magnitudes, path, a, b, threshold) for b in names] for a in names]
+        for path in magnitudes.components
+    }
     overlap: dict[str, list[list[float]]] = {}
     correlation: dict[str, list[list[float | None]]] = {}
     chance: dict[str, float] = {}
-    for part in found.parts:
-        paths = found.paths(part)
+    for part in magnitudes.parts:
+        paths = magnitudes.paths(part)
         tables = torch.tensor([pairs[path] for path in paths], dtype=torch.float64).nanmean(0)
         overlap[part] = tables[..., 0].tolist()
         correlation[part] = [[None if math.isnan(x) else x for x in row] for row in tables[..., 1].tolist()]
-        chance[part] = sum(_share(found, path, threshold) for path in paths) / len(paths)
-    return Alike(found.title, names, threshold, overlap, correlation, chance)
+        chance[part] = sum(_share(magnitudes, path, threshold) for path in paths) / len(paths)
+    return Alike(magnitudes.title, names, threshold, overlap, correlation, chance)
 
 
-def _share(found: Magnitudes, path: str, threshold: float) -> float:
-    values = next(iter(found.halves.values()))[0][path]
+def _share(magnitudes: Magnitudes, path: str, threshold: float) -> float:
+    values = next(iter(magnitudes.halves.values()))[0][path]
     return float(largest(values[None], threshold).mean())
 
 
-def _pair(found: Magnitudes, path: str, a: str, b: str, threshold: float) -> tuple[float, float]:
+def _pair(magnitudes: Magnitudes, path: str, a: str, b: str, threshold: float) -> tuple[float, float]:
     """Return the overlap of the largest rows and the correlation of all, averaged over both pairings of the samples."""
     each = []
     for i in (0, 1):
-        x, y = found.halves[a][i][path], found.halves[b][1 - i][path]
+        x, y = magnitudes.halves[a][i][path], magnitudes.halves[b][1 - i][path]
         kept = largest(torch.stack([x, y]), threshold)
         both = torch.corrcoef(torch.stack([x, y]).double())[0, 1]
         each.append((float(kept.prod(0).sum() / kept[0].sum()), float(both)))

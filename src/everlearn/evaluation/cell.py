@@ -169,9 +169,9 @@ def classification_cell(
         f1: the F1 of the metric ``f1`` for this task: macro or micro.
         task: name of the end task.
     """
-    outcomes, given = {"predictions": np.asarray(predictions, np.int64)}, {"truth": np.asarray(truth, np.int64)}
+    outcomes, properties = {"predictions": np.asarray(predictions, np.int64)}, {"truth": np.asarray(truth, np.int64)}
     facts = {"classes": np.asarray(classes).tolist(), "f1": f1}
-    return Cell(CLASSIFICATION, task, "", outcomes, given, facts, tuple(seeds))
+    return Cell(CLASSIFICATION, task, "", outcomes, properties, facts, tuple(seeds))
 
 
 ALONE = "alone"

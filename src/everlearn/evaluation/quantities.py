@@ -368,7 +368,7 @@ class Derivation:
         self.quantities = {
             key: each for key, each in QUANTITIES.items() if each.recorded and each.of_metric in (None, metric)
         }
-        self.found: dict[str, dict[str, Estimate]] = {key: {} for key in self.quantities}
+        self.estimates: dict[str, dict[str, Estimate]] = {key: {} for key in self.quantities}
         self.values: dict[str, list[Floats]] = {}
         self.sums: dict[str, Floats] = {}
 
@@ -383,7 +383,7 @@ class Derivation:
                     for part in (column.values, column.samples)
                 )
                 if quantity.columns and (own := estimate(value, samples)).value is not None:
-                    self.found[key][column.name] = own
+                    self.estimates[key][column.name] = own
                 if quantity.averaged:
                     self.values.setdefault(key, []).append(value)
                     self.sums[key] = self.sums.get(key, np.zeros(1)) + samples
@@ -393,8 +393,8 @@ class Derivation:
         with np.errstate(invalid="ignore"):
             for key, values in self.values.items():
                 if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))).value is not None:
-                    self.found[key][MEAN] = mean
-        return self.found
+                    self.estimates[key][MEAN] = mean
+        return self.estimates
 
 
 def summarise(

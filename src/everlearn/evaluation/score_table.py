@@ -147,11 +147,11 @@ class ScoreTable(BaseModel):
     @cached_property
     def derived(self) -> dict[str, dict[str, Estimate]]:
         """Return every quantity computed from the scores, without intervals, for files that lack one."""
-        found: dict[str, dict[str, Estimate]] = {}
+        estimates: dict[str, dict[str, Estimate]] = {}
         for key, quantity in QUANTITIES.items():
             values = self.each(quantity) if quantity.recorded and quantity.of_metric is None else {}
             known = {column: Estimate(value) for column, value in values.items() if math.isfinite(value)}
-            found[key] = known if quantity.columns else {}
+            estimates[key] = known if quantity.columns else {}
             if quantity.averaged and values and len(known) == len(values):
-                found[key][MEAN] = Estimate(float(np.mean(list(values.values()))))
-        return found
+                estimates[key][MEAN] = Estimate(float(np.mean(list(values.values()))))
+        return estimates

@@ -9,7 +9,7 @@ from everlearn.grid.grid import Grid, GridRun, State
 from everlearn.grid.recipe_template import RecipeTemplate, read_orders, read_seeds
 from everlearn.grid.rows import RowSpec, resolve
 from everlearn.grid.summary import Line, summarise
-from everlearn.grid.variations import read_ways
+from everlearn.grid.variations import read_variations
 
 __all__ = [
     "Grid",
@@ -22,7 +22,7 @@ __all__ = [
     "load_results",
     "read_orders",
     "read_seeds",
-    "read_ways",
+    "read_variations",
     "resolve",
     "summarise",
 ]

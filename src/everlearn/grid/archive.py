@@ -46,14 +46,14 @@ def find_cells(folder: Path) -> dict[str, KeptCell]:
     Raises:
         RunError: a file or the archive is damaged.
     """
-    found = {}
+    cells = {}
     for path in folder.glob("*.json"):
         if path.is_file():  # else another process has just packed it
-            found[path.stem] = KeptCell(files.read_json(path), str(path))
+            cells[path.stem] = KeptCell(files.read_json(path), str(path))
     for name, line in _archived(folder).items():
-        if name not in found:
-            found[name] = _parsed(folder, name, line)
-    return {name: found[name] for name in sorted(found, key=_file_name)}
+        if name not in cells:
+            cells[name] = _parsed(folder, name, line)
+    return {name: cells[name] for name in sorted(cells, key=_file_name)}
 
 
 def pack(folder: Path) -> int:

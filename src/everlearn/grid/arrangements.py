@@ -64,19 +64,20 @@ def cumulative(factory: RunFactory, job: Job, place: Path) -> Made:
 
     Each stage has as many steps as training on its newest domain alone would have.
     """
-    whole = factory.recipe(job, place / "run")
-    alone, learnt = ContinualLearner(whole, reporter=factory.reporter), []
-    domains = [domain.model_dump(mode="json") for domain in whole.domains]
-    for index, domain in enumerate(whole.domains):
-        before = sorted(whole.domains[: index + 1], key=lambda each: each.name)  # one file for any order of the domains
+    recipe = factory.recipe(job, place / "run")
+    alone, learnt = ContinualLearner(recipe, reporter=factory.reporter), []
+    domains = [domain.model_dump(mode="json") for domain in recipe.domains]
+    for index, domain in enumerate(recipe.domains):
+        # One file for any order of the domains.
+        before = sorted(recipe.domains[: index + 1], key=lambda each: each.name)
         if index:
-            so_far = whole.changed(domains=[each.model_dump(mode="json") for each in before], end_tasks=[])
+            so_far = recipe.changed(domains=[each.model_dump(mode="json") for each in before], end_tasks=[])
             name = f"pool-corpus-{hash_of(*(each.name for each in before))[:8]}"
             corpus = _pool_of(factory, job, so_far, name)
             held_out = _held_out(factory, job, domain, "messages_column" in corpus)
             own = domain.train | {"max_steps": alone.steps(domain.name)}
             learnt.append(corpus | {"name": domain.name, "validation": held_out, "train": own})
-    return _streamed(factory.finish(job, whole.changed(domains=[domains[0], *learnt])))
+    return _streamed(factory.finish(job, recipe.changed(domains=[domains[0], *learnt])))
 
 
 def _streamed(learner: ContinualLearner) -> Made:
@@ -98,9 +99,9 @@ def constant(factory: RunFactory, job: Job, place: Path) -> Made:
     recipe = factory.recipe(job, place / "run")
     board, examples, shares = Board([CONSTANT], recipe), {}, {}
     for task in scored(recipe):
-        cell, found = _constant(task, recipe)
+        cell, label_shares = _constant(task, recipe)
         board.measured(CONSTANT, cell, task=True)
-        examples[task.name], shares[task.name] = len(cell), found
+        examples[task.name], shares[task.name] = len(cell), label_shares
     results = _so_far(recipe, RunFolder(place / "run"))
     return board.results(results), {"examples": examples, "shares": shares}
 
@@ -113,10 +114,10 @@ def _constant(task: TaskConfig, recipe: Recipe) -> tuple[Cell, list[float]]:
     if isinstance(task, EndTask):
         cell = always_the_most_frequent(task)
     else:
-        asked = cast(Generation | Choice, make_task(task))
-        cell = asked.always(_most_frequent(task, recipe))
-        if isinstance(asked, Choice):
-            return cell, shares_of_options(asked.questions)
+        measured_task = cast(Generation | Choice, make_task(task))
+        cell = measured_task.always(_most_frequent(task, recipe))
+        if isinstance(measured_task, Choice):
+            return cell, shares_of_options(measured_task.questions)
     labels = cell.facts["classes"] if "truth" in cell else []
     return cell, [float(np.mean(cell["truth"] == label)) for label in labels]
 
@@ -174,8 +175,8 @@ def _alone(factory: RunFactory, job: Job, place: Path) -> list[ContinualLearner]
 
 def pool(factory: RunFactory, job: Job, place: Path) -> Made:
     """Train one model on all domains shuffled together, with the sum of their steps."""
-    whole = factory.recipe(job, place / "held-out")
-    each = [whole.train_of(domain.name) for domain in whole.domains]
+    recipe = factory.recipe(job, place / "held-out")
+    each = [recipe.train_of(domain.name) for domain in recipe.domains]
     longer = {
         key: sum(options[key] for options in each)
         for key in ("max_steps", "warmup_steps")
@@ -183,19 +184,19 @@ def pool(factory: RunFactory, job: Job, place: Path) -> Made:
     }
     learner = factory.finish(
         job,
-        whole.changed(
-            domains=[_pool_of(factory, job, whole, "pool-corpus") | {"name": POOL, "validation": None}],
+        recipe.changed(
+            domains=[_pool_of(factory, job, recipe, "pool-corpus") | {"name": POOL, "validation": None}],
             stop=None,
-            end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
-            train=whole.train | longer,
-            run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
+            end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in recipe.end_tasks],
+            train=recipe.train | longer,
+            run=recipe.run.model_dump(mode="json") | {"folder": str(place / "run")},
         ),
     )
-    base, board = factory.base(job), Board([BASE_ROW, POOL], whole)
-    board.take(BASE_ROW, _so_far(whole, base), 0)
+    base, board = factory.base(job), Board([BASE_ROW, POOL], recipe)
+    board.take(BASE_ROW, _so_far(recipe, base), 0)
     board.take(POOL, Results.load(learner.folder.results_file), 1)
     # The pooled run has no held-out text of single domains, so these are scored as a model of the stream would be.
-    over = ContinualLearner(whole, reporter=factory.reporter)
+    over = ContinualLearner(recipe, reporter=factory.reporter)
     factory.share_base(job, over.folder)
     scorer = over.scorer()
     for name in (name for name in scorer.names() if name in job.domains):
@@ -216,19 +217,19 @@ def merged(factory: RunFactory, job: Job, place: Path) -> Made:
             other = dict(part.model_after(1).named_parameters())
             for name, parameter in model.named_parameters():
                 parameter.lerp_(other[name], 1 / number)
-    whole = factory.recipe(job, place / "held-out")
-    over = ContinualLearner(whole, reporter=factory.reporter)
+    recipe = factory.recipe(job, place / "held-out")
+    over = ContinualLearner(recipe, reporter=factory.reporter)
     factory.share_base(job, over.folder)
     scorer, base = over.scorer(), factory.base(job)
     how = scorer.conditions(0)
     predictor = Checkpoint(model.to(scorer.device), how.objective)
-    board = Board([BASE_ROW, ALONE, MERGED], whole, learnt=ALONE)
-    board.take(BASE_ROW, _so_far(whole, base), 0)
+    board = Board([BASE_ROW, ALONE, MERGED], recipe, learnt=ALONE)
+    board.take(BASE_ROW, _so_far(recipe, base), 0)
     for part in parts:
         board.take(ALONE, Results.load(part.folder.results_file), 1, general=False)
     for text in (scorer.held_out(name) for name in scorer.names()):
         board.measured(MERGED, text.measure(predictor, how))
-    for task in scored(whole):
+    for task in scored(recipe):
         board.measured(MERGED, make_task(task).measure(predictor, how), task=True)
     return _together(board, parts), {"examples": _examples(base, 0), "extra_tokens": 0}
 
@@ -276,8 +277,8 @@ def _held_out(factory: RunFactory, job: Job, domain: Domain, chats: bool) -> str
     folder = factory.shared(job, f"held-out-{domain.name}")
     with factory.waiting_for(factory.runs, "writes held-out text"):
         if files.damage(folder) is not None:
-            with files.new_folder(folder) as made:
-                _write(made / _DOCUMENTS, documents_of(domain, held_out=True), chats)
+            with files.new_folder(folder) as new_folder:
+                _write(new_folder / _DOCUMENTS, documents_of(domain, held_out=True), chats)
     return str(folder / _DOCUMENTS)
 
 
@@ -287,8 +288,8 @@ def pooled(recipe: Recipe, folder: Path, chats: bool = False) -> Path:
     The weights of a domain's sources are ignored: every document occurs once.
     """
     if files.damage(folder) is not None:
-        with files.new_folder(folder) as made:
-            _write(made / _DOCUMENTS, _each_once(recipe), chats)
+        with files.new_folder(folder) as new_folder:
+            _write(new_folder / _DOCUMENTS, _each_once(recipe), chats)
     return folder / _DOCUMENTS
 
 
@@ -328,8 +329,8 @@ def scored(recipe: Recipe) -> list[TaskConfig]:
 
 def _most_frequent(task: TaskConfig, recipe: Recipe) -> str:
     """Return the most frequent answer of a task's domain."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for domain in recipe.domains:
         if domain.name == task.domain:
-            found.update(document.target or "" for part in domain.parts for document, _ in read_documents(part))
-    return min(found, key=lambda word: (-found[word], word), default="")
+            counts.update(document.target or "" for part in domain.parts for document, _ in read_documents(part))
+    return min(counts, key=lambda word: (-counts[word], word), default="")

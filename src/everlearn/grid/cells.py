@@ -79,12 +79,12 @@ def read_cell(kept: KeptCell) -> Run:
 
 def run_folders(cells: Iterable[Run], runs: Path) -> dict[str, Path]:
     """Return cell → folder of its run in the folder of all runs, for streams whose run is still there and the same."""
-    found = {}
+    folders = {}
     for cell in cells:
         folder = runs / cell.name / "run"
         if cell.grid.order is None or not (folder / "results.json").is_file():
             continue
         results = read_json(folder / "results.json")
         if isinstance(results, Mapping) and results.get("matrices") == cell.results.get("matrices"):
-            found[cell.name] = folder
-    return found
+            folders[cell.name] = folder
+    return folders

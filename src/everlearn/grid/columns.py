@@ -62,9 +62,9 @@ class NumberColumn:
         own = line.differences.get(self.number)
         return self.scaled(own.estimate if own else None)
 
-    def scaled(self, found: Estimate | None) -> Estimate:
+    def scaled(self, estimate: Estimate | None) -> Estimate:
         """Return an estimate in this unit."""
-        ends = (found.value, found.low, found.high) if found is not None else ()
+        ends = (estimate.value, estimate.low, estimate.high) if estimate is not None else ()
         return Estimate(*(None if value is None else self.scale * value for value in ends))
 
     def cell(self, line: Line) -> TableCell:

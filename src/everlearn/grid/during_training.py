@@ -46,12 +46,12 @@ class AlongTraining:
         learnt = list(dict.fromkeys((own.learnt[0], name) for own in self.axes for name in own.learnt[1]))
         base = next(iter(self.entries.values()))[0]
 
-        def cells(found: Waypoint) -> tuple[TableCell, ...]:
-            general = [found.kept.get(metric, {}).get(name) for name in kept]
+        def cells(waypoint: Waypoint) -> tuple[TableCell, ...]:
+            general = [waypoint.kept.get(metric, {}).get(name) for name in kept]
             known = [value for value in general if value is not None]
-            lost = change("general_drift", (metric, kept), base.kept, found.kept)
+            lost = change("general_drift", (metric, kept), base.kept, waypoint.kept)
             return (
-                *(_shown(name, found.learnt.get(name, {}).get(column)) for name, column in learnt),
+                *(_shown(name, waypoint.learnt.get(name, {}).get(column)) for name, column in learnt),
                 *(_shown(metric, value) for value in general),
                 _shown(metric, sum(known) / len(kept) if len(known) == len(kept) else None),
                 _shown(metric, sum(lost.values()) / len(lost) if lost else None, signed=True),
@@ -59,12 +59,12 @@ class AlongTraining:
 
         header = [f"{METRICS[name].title}: {of} {_arrow(name)}" for name, of in learnt]
         header += [f"{METRICS[metric].title}: {of} {_arrow(metric)}" for of in kept]
-        rows = {"Base model": base} | {title: found[-1] for title, found in self.entries.items()}
+        rows = {"Base model": base} | {title: waypoints[-1] for title, waypoints in self.entries.items()}
         return [
             Table(
                 "What is learnt, and tasks of no domain, at the end",
                 ("Method", *header, f"their mean {_arrow(metric)}", "forgotten of it ↓"),
-                tuple((title, cells(found)) for title, found in rows.items()),
+                tuple((title, cells(end)) for title, end in rows.items()),
                 "Means over runs; shares in percent. Forgotten: the base model's mean minus that at the end.",
             )
         ]

@@ -38,8 +38,8 @@ def _equalised(entry: RowSpec, factory: RunFactory, models: dict[str, Any]) -> R
     learner = ContinualLearner(recipe, reporter=factory.reporter)
     own = next((domain.name for domain in recipe.domains if "max_steps" in domain.train), None)
     if own is not None or recipe.train.get("max_steps", 0) < 1:
-        said = f"domain '{own}' has a number of its own" if own else "the recipe does not set it"
-        raise RecipeError(f"`--equal-compute` shortens `{STEPS}`, and {said}: set it once, in `train`.")
+        reason = f"domain '{own}' has a number of its own" if own else "the recipe does not set it"
+        raise RecipeError(f"`--equal-compute` shortens `{STEPS}`, and {reason}: set it once, in `train`.")
     model = models.get(key := recipe.model.model_dump_json())
     if model is None:
         model = models[key] = load_model(recipe.model, recipe.run.seed)

@@ -117,11 +117,11 @@ class Grid(RunFactory):
             raise RunError("Each run of a grid takes one process. Start the command several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
         self.identity = identity(template, self.recipe(self.plain(), self.runs))
-        for found in load_results(results):
-            check_settings(found, self.identity, results)
+        for cell in load_results(results):
+            check_settings(cell, self.identity, results)
 
     def _cells(self, entries: Sequence[RowSpec], orders: Sequence[int], seeds: Sequence[int]) -> list[GridRun]:
-        found: dict[str, GridRun] = {}
+        by_name: dict[str, GridRun] = {}
         for seed in seeds:  # the complete table of the first seed comes first
             for order in orders:
                 for entry in entries:
@@ -131,8 +131,8 @@ class Grid(RunFactory):
                     seeded = seed if entry.seeded else None
                     changes = {**entry.changes, **self.settings.rows.get(entry.name, {})}
                     cell = GridRun(own, seeded, domains, methods, changes, entry)
-                    found.setdefault(cell.name, cell)
-        return list(found.values())
+                    by_name.setdefault(cell.name, cell)
+        return list(by_name.values())
 
     def _spec(self, entry: RowSpec, method: Mapping[str, Any]) -> dict[str, Any]:
         """Return a method of a row with its options.
@@ -140,8 +140,8 @@ class Grid(RunFactory):
         The settings take precedence over the published options of the template's own rows, and the options of any other
         row take precedence over the settings.
         """
-        given = self.settings.spec(method["name"])
-        return {**method, **given} if entry.name in self.template.systems else {**given, **method}
+        configured = self.settings.spec(method["name"])
+        return {**method, **configured} if entry.name in self.template.systems else {**configured, **method}
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -155,15 +155,15 @@ class Grid(RunFactory):
         Raises:
             RunError: it is measured with other settings or options.
         """
-        found = load_cell(self.results, cell.name)
-        if found is None:
+        saved = load_cell(self.results, cell.name)
+        if saved is None:
             return False
-        check_settings(found, self.identity, self.results)
-        wanted = _options(cell)
-        if found.grid.options != wanted:
+        check_settings(saved, self.identity, self.results)
+        options = _options(cell)
+        if saved.grid.options != options:
             raise RunError(
                 f"{cell.name} in '{self.results}' was measured with other options of '{cell.entry.name}' "
-                f"({found.grid.options} there, {wanted} here). Remove it, set these options again, or use another "
+                f"({saved.grid.options} there, {options} here). Remove it, set these options again, or use another "
                 "folder (`--results`)."
             )
         return True
@@ -288,8 +288,8 @@ class Grid(RunFactory):
                     for stage in run.glob("stage-*"):
                         shutil.rmtree(stage, ignore_errors=True)
 
-    def _save(self, cell: GridRun, made: Made) -> None:
-        results, facts = made
+    def _save(self, cell: GridRun, outcome: Made) -> None:
+        results, facts = outcome
         needs = [build(spec).needs for spec in cell.methods]
         own = GridCell(
             suite=self.template.name,

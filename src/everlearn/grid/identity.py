@@ -78,7 +78,7 @@ def where_differ(key: str, mine: Any, other: Any) -> tuple[str, Any, Any]:
 def _without_places(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in _PLACES or isinstance(each, dict | float)}
-        return {key: found for key, each in kept.items() if (found := _without_places(each)) not in ({}, [])}
+        return {key: cleaned for key, each in kept.items() if (cleaned := _without_places(each)) not in ({}, [])}
     return [_without_places(each) for each in value] if isinstance(value, list | tuple) else value
 
 

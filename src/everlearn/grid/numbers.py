@@ -85,16 +85,16 @@ def parts(run: Run, number: str) -> dict[str, float]:
 
 def numbers(run: Run) -> dict[str, float]:
     """Return the numbers of a run; those that it cannot have are absent."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     others = [name for name, table in run.matrices.items() if table.task_domains and name not in NUMBERS]
     for name in (*NUMBERS, *others):
         if own := parts(run, name):
-            found[name] = float(np.mean(list(own.values())))
+            values[name] = float(np.mean(list(own.values())))
         if name in OF_TASKS:
-            found |= {f"{name}/{task}": value for task, value in own.items()}
+            values |= {f"{name}/{task}": value for task, value in own.items()}
         if name in OVER_ALL and own:
-            found[f"{name}_over_all"] = found[name] * (len(run.domains) - 1) / len(run.domains)
-    return found | _micro(run)
+            values[f"{name}_over_all"] = values[name] * (len(run.domains) - 1) / len(run.domains)
+    return values | _micro(run)
 
 
 def _micro(run: Run) -> dict[str, float]:

@@ -108,8 +108,8 @@ class GridPage:
         ordered = sorted(cells, key=lambda cell: cell.grid.row not in rows)  # the first of them may be the reference
         lines = {line.entry: line for line in summarise(ordered, reference)}
         if rows.isdisjoint(lines):
-            wanted = " or ".join(f"`{name}`" for name in shown)
-            raise RunError(f"There are no results of {wanted} (`--methods`), only of {', '.join(lines)}.")
+            row_names = " or ".join(f"`{name}`" for name in shown)
+            raise RunError(f"There are no results of {row_names} (`--methods`), only of {', '.join(lines)}.")
         self.template, self.cells = template, [cell for cell in cells if cell.grid.row in rows]
         self.reference = lines[reference or plain_or_first(lines)]
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), template)]
@@ -128,31 +128,33 @@ class GridPage:
         """Compare the rows that learn the domains in turn; what differs between rows is what the grid is about."""
         streams = [line for line in self.lines if all(cell.grid.order is not None for cell in line.runs)]
         streams.sort(key=lambda line: line.entry != self.reference.entry)
-        found = [
+        pools = [
             replace(line, runs=tuple(replace(cell, folder=folders.get(cell.name)) for cell in line.runs))
             for line in streams
         ]
-        return compare_pools(found, Differences()) if found else None
+        return compare_pools(pools, Differences()) if pools else None
 
     def tables(self) -> list[Table]:
         """Return all tables, end tasks first."""
-        found = [self._tasks_table(metric) for metric in self.metrics]
+        tables = [self._tasks_table(metric) for metric in self.metrics]
         # Tasks that are scored only after their own stage and at the end have no forward transfer.
         needed = "accuracy_bwt" if self.template.metrics == ("accuracy",) else "accuracy_fwt"
         if any(needed in line.numbers for line in self.lines):
-            found.append(self._table("End tasks along the stream (accuracy)", known(STREAM, self.lines), _ABOUT_STREAM))
-        found += self.along.tables()
-        found.append(self._table("Held-out text (bits per byte)", BITS, _ABOUT_BITS))
+            tables.append(
+                self._table("End tasks along the stream (accuracy)", known(STREAM, self.lines), _ABOUT_STREAM)
+            )
+        tables += self.along.tables()
+        tables.append(self._table("Held-out text (bits per byte)", BITS, _ABOUT_BITS))
         if any(line.differences for line in self.lines):
-            found.append(self._difference_table())
+            tables.append(self._difference_table())
         if self.plain is not None and len(self.lines) > 1:
-            found += shares_table(self.lines, self.plain)
-        found += [table for part in self.parts for table in part.tables()]
-        found.append(self._facts_table())
+            tables += shares_table(self.lines, self.plain)
+        tables += [table for part in self.parts for table in part.tables()]
+        tables.append(self._facts_table())
         titles = tuple((line.label, (TableCell(self.titles[line.entry]),)) for line in self.lines)
         if any(label != complete.text for label, (complete,) in titles):
-            found.append(Table("The rows with everything that was set", ("Row", "Set"), titles))
-        return [*found, *(table for part in self.parts for table in part.last_tables())]
+            tables.append(Table("The rows with everything that was set", ("Row", "Set"), titles))
+        return [*tables, *(table for part in self.parts for table in part.last_tables())]
 
     @property
     def _columns(self) -> list[NumberColumn]:
@@ -210,11 +212,11 @@ class GridPage:
                 TableCell(str(len(line.runs))),
                 TableCell("yes" if facts.domain_id_at_test else "no"),
                 TableCell("yes" if facts.old_data else "no"),
-                TableCell(fmt.whole(facts.parameters)),
+                TableCell(fmt.integer(facts.parameters)),
                 TableCell(f"{facts.passes_per_step:.3g}"),
                 TableCell(_times(None if plain is None else compute_of(line, plain))),
                 TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
-                TableCell(fmt.whole(line.tokens)),
+                TableCell(fmt.integer(line.tokens)),
                 *(TableCell(column.shown.get(line.entry, fmt.MISSING)) for column in further),
             ]
 
@@ -335,10 +337,10 @@ class GridPage:
     def _frontiers(self) -> list[Plate]:
         """Draw the swept rows as shares of plain training's learning, forgetting and drift."""
         return [
-            made
+            plate
             for name, lost in (("bits_forgotten", "forgetting left"), ("bits_drift", "general drift left"))
             if self.plain is not None
-            for made in draw("frontiers", Frontiers(shares_of(swept(self.lines), self.plain, name), lost))
+            for plate in draw("frontiers", Frontiers(shares_of(swept(self.lines), self.plain, name), lost))
         ]
 
     def _swept(self, along: SweptOption) -> list[Plate]:
@@ -371,7 +373,7 @@ class GridPage:
         of, unit = (column.difference, f"{column.title} minus {self.reference.label} ({column.unit})")
         if not difference:
             of, unit = column.estimate, column.axis
-        rows = {line.label: found for line in self.lines if (found := of(line)).value is not None}
+        rows = {line.label: estimate for line in self.lines if (estimate := of(line)).value is not None}
         caption = f"{unit}.{fmt.marked_intervals('Lines', rows.values())}"
         return draw("dots", Dots(unit, list(rows), [list(rows.values())], caption))
 
@@ -388,5 +390,5 @@ def _rank(line: Line) -> float:
     return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
 
 
-def _times(found: float | None) -> str:
-    return fmt.MISSING if found is None else f"{found:.2f}×"
+def _times(ratio: float | None) -> str:
+    return fmt.MISSING if ratio is None else f"{ratio:.2f}×"

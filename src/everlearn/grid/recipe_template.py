@@ -38,12 +38,12 @@ def by_difficulty(text: str, names: Sequence[str]) -> tuple[str, ...]:
         RunError: a cell of the run is damaged.
     """
     word, _, run = text.partition(":")
-    whose, hard_first = BY_DIFFICULTY[word]
+    source, hard_first = BY_DIFFICULTY[word]
     evaluation = Path(run).expanduser() / "evaluation"
-    places = {name: _place(evaluation, whose, name) for name in names}
+    places = {name: _place(evaluation, source, name) for name in names}
     for name, place in places.items():
         if not run or not place.is_file():
-            how = "with `evaluation.alone: true`" if whose == "alone" else "of a recipe that has this domain"
+            how = "with `evaluation.alone: true`" if source == "alone" else "of a recipe that has this domain"
             raise RecipeError(
                 f"`--orders` has '{text}', but '{run}' has not measured how difficult '{name}' is. Name the folder of "
                 f"a run {how}."
@@ -52,8 +52,8 @@ def by_difficulty(text: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: -bits[name] if hard_first else bits[name]))
 
 
-def _place(evaluation: Path, whose: str, name: str) -> Path:
-    return set_path(evaluation, 0, name) if whose == "base" else alone_path(evaluation, name)
+def _place(evaluation: Path, source: str, name: str) -> Path:
+    return set_path(evaluation, 0, name) if source == "base" else alone_path(evaluation, name)
 
 
 MOST = 720
@@ -139,7 +139,7 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
     Raises:
         RecipeError: an order does not have all domains, or there are too many orders.
     """
-    found: dict[tuple[str, ...], None] = {}
+    unique: dict[tuple[str, ...], None] = {}
     for part in (part.strip() for part in text.split(";")):
         if part == "given":
             orders = [tuple(names)]
@@ -157,22 +157,22 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
             orders = [by_difficulty(part, names)]
         else:
             orders = [_named(part, names)]
-        found |= dict.fromkeys(orders)
-    return list(found)
+        unique |= dict.fromkeys(orders)
+    return list(unique)
 
 
 def _named(part: str, names: Sequence[str]) -> tuple[str, ...]:
-    given = tuple(word.strip() for word in part.split(","))
-    for word in given:
+    order = tuple(word.strip() for word in part.split(","))
+    for word in order:
         if word not in names:
             raise RecipeError(
                 f"`--orders` names '{word}', which is no domain of the recipe.{did_you_mean(word, names)} An order is "
                 f"{','.join(names)}, `given`, `all`, `random:3` or `easy-first:RUN`; several are separated by "
                 "semicolons."
             )
-    if len(given) != len(names) or len(set(given)) != len(names):
+    if len(order) != len(names) or len(set(order)) != len(names):
         raise RecipeError(f"`--orders` has '{part}', but an order has each of {', '.join(names)} once.")
-    return given
+    return order
 
 
 def _drawn(part: str, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -207,7 +207,7 @@ def read_list(option: str, text: str) -> list[Any]:
     Raises:
         RecipeError: the text is not valid YAML, or has no value.
     """
-    found = read_value(f"[{text}]", option)
-    if not isinstance(found, list) or not found:
+    values = read_value(f"[{text}]", option)
+    if not isinstance(values, list) or not values:
         raise RecipeError(f"`{option}` is '{text}', but needs one or more values separated by commas.")
-    return found
+    return values

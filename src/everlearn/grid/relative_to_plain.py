@@ -51,69 +51,71 @@ def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
     Returns:
         The shares that the row has and for which plain training's number is above 0.
     """
-    ours, theirs = compared(line.runs, plain.runs, numbers)
-    found = {}
-    for name, whole in WHOLES.items():
+    ours, plain_rows = compared(line.runs, plain.runs, numbers)
+    shares = {}
+    for name, denominator in WHOLES.items():
         pairs = [
-            (own[name], theirs[unit][whole]) for unit, own in ours.items() if name in own and whole in theirs[unit]
+            (own[name], plain_rows[unit][denominator])
+            for unit, own in ours.items()
+            if name in own and denominator in plain_rows[unit]
         ]
         if pairs and all(against > 0 for _, against in pairs):
             ratios = [own / against for own, against in pairs]
             deviation = statistics.stdev(ratios) if len(ratios) > 1 else None
-            found[name] = ShareOfPlain(statistics.fmean(ratios), deviation, len(ratios))
-    return found
+            shares[name] = ShareOfPlain(statistics.fmean(ratios), deviation, len(ratios))
+    return shares
 
 
 def shares_table(lines: Sequence[Line], plain: Line) -> list[Table]:
     """Make a table of these shares of every row; empty if plain training forgets nothing."""
-    found = [(line.label, shares_of_plain(line, plain)) for line in lines]
-    columns = {name: title for name, title in TITLES.items() if any(name in each for _, each in found)}
+    shares = [(line.label, shares_of_plain(line, plain)) for line in lines]
+    columns = {name: title for name, title in TITLES.items() if any(name in each for _, each in shares)}
     if FORGOTTEN not in columns:
         return []
     caption = (
         "Percent of plain training with the same order and seed: mean ± standard deviation over runs. Learnt: right "
         "after a domain's own stage; held: at the end of the stream, relative to what plain training learns."
     )
-    rows = tuple((title, tuple(share_cell(each.get(name)) for name in columns)) for title, each in found)
+    rows = tuple((title, tuple(share_cell(each.get(name)) for name in columns)) for title, each in shares)
     return [Table("As shares of plain training", ("Method", *columns.values()), rows, caption)]
 
 
-def share_cell(found: ShareOfPlain | None) -> TableCell:
+def share_cell(share: ShareOfPlain | None) -> TableCell:
     """Write a share in percent, ± its standard deviation over runs."""
-    if found is None:
+    if share is None:
         return TableCell(fmt.MISSING)
-    apart = "" if found.deviation is None else f"± {100 * found.deviation:.0f}"
-    return TableCell(fmt.fixed(100 * found.mean, 0), apart)
+    apart = "" if share.deviation is None else f"± {100 * share.deviation:.0f}"
+    return TableCell(fmt.fixed(100 * share.mean, 0), apart)
 
 
 def compute_of(line: Line, plain: Line) -> float | None:
     """Return the counted compute relative to plain training's; None if it is unknown."""
-    extra, whole = line.facts.extra_tokens, plain.tokens
-    return None if extra is None or not whole else (line.tokens + extra) / whole
+    extra, plain_tokens = line.facts.extra_tokens, plain.tokens
+    return None if extra is None or not plain_tokens else (line.tokens + extra) / plain_tokens
 
 
-def shares_of(found: Sequence[SweptOption], plain: Line, lost: str) -> list[tuple[str, list[Strength]]]:
+def shares_of(swept_options: Sequence[SweptOption], plain: Line, lost: str) -> list[tuple[str, list[Strength]]]:
     """Return every family along its option, as shares of plain training's numbers.
 
     Args:
-        found: options that were swept over numbers.
+        swept_options: options that were swept over numbers.
         plain: plain training.
         lost: the number of what is lost: ``bits_forgotten`` or ``bits_drift``.
 
     Returns:
         Label of each family, and its points; empty if plain training learns or loses nothing.
     """
-    whole = [_number(plain, name) or 0.0 for name in (LEARNT, lost)]
-    if min(whole) <= 0:
+    plain_numbers = [_number(plain, name) or 0.0 for name in (LEARNT, lost)]
+    if min(plain_numbers) <= 0:
         return []
     lines = []
-    for along in found:
+    for along in swept_options:
         for family in along.families:
             points = []
             for value in along.values:
                 own = [_number(family.lines.get(value), name) for name in (LEARNT, lost)]
                 if isinstance(value, float) and own[0] is not None and own[1] is not None:
-                    points.append(Strength(f"{value:g}", own[0] / whole[0], own[1] / whole[1]))
+                    points.append(Strength(f"{value:g}", own[0] / plain_numbers[0], own[1] / plain_numbers[1]))
             lines.append((family.label, points))
     return [(label, points) for label, points in lines if points]
 

@@ -47,8 +47,8 @@ def _short(cell: Run, rows: Sequence[Run]) -> tuple[str, list[str]]:
         return cell.grid.title, []
     twins = [other for other in map(_methods, rows) if _names(other) == _names(methods)]
     parts = []
-    for place, (method, said) in enumerate(zip(methods, title.groups(), strict=False)):
-        own = _kept(said, _apart(method, [twin[place] for twin in twins]))
+    for place, (method, options_text) in enumerate(zip(methods, title.groups(), strict=False)):
+        own = _kept(options_text, _apart(method, [twin[place] for twin in twins]))
         parts.append(f"{method['title']} ({', '.join(own)})" if own else str(method["title"]))
     changes, others = _changes(cell), [_changes(other) for other in rows]
     apart = {key for key in changes if any(other.get(key) != changes[key] for other in others)}
@@ -70,9 +70,9 @@ def _apart(method: Method, twins: Sequence[Method]) -> set[str]:
     return {key for key, value in options if any(twin["options"].get(key, value) != value for twin in twins)}
 
 
-def _kept(said: str | None, keys: Container[str]) -> list[str]:
+def _kept(options_text: str | None, keys: Container[str]) -> list[str]:
     """Return those of "option value, option value" whose option is one of the keys."""
-    pairs = re.split(r", (?=[\w.*]+ )", said) if said else []
+    pairs = re.split(r", (?=[\w.*]+ )", options_text) if options_text else []
     return [pair for pair in pairs if pair.partition(" ")[0] in keys]
 
 

@@ -78,19 +78,19 @@ If domains are tasks, `separate` and `pool` are known as per-task fine-tuning an
 """
 
 
-def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--methods") -> list[RowSpec]:
+def resolve(row_names: Iterable[str], template: GridTemplate, option: str = "--methods") -> list[RowSpec]:
     """Return rows by our names or the paper's, each once; case, hyphens and underscores are ignored.
 
     Args:
-        wanted: the names.
+        row_names: the names.
         template: the template, which has the paper's names and the groups.
         option: option of the command line, for the message.
 
     Raises:
         MethodError: there is no such row.
     """
-    found: dict[str, RowSpec] = {}
-    for word in wanted:
+    rows: dict[str, RowSpec] = {}
+    for word in row_names:
         group = template.groups.get(word.strip().lower())
         for name in group or (word,):
             ours = our_name(name, template)
@@ -100,9 +100,9 @@ def resolve(wanted: Iterable[str], template: GridTemplate, option: str = "--meth
                     f"`{option}` names '{name.strip()}', which is neither a method nor one of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
                 )
-            if group is None or ours not in found:
-                found[ours] = replace(entry_of(ours, template), optional=group is not None)
-    return list(found.values())
+            if group is None or ours not in rows:
+                rows[ours] = replace(entry_of(ours, template), optional=group is not None)
+    return list(rows.values())
 
 
 def our_name(name: str, template: GridTemplate) -> str | None:

@@ -55,12 +55,12 @@ class Once(Reporter):
     """Show each message only once, and the name of the cell before each phase."""
 
     def __init__(self, other: Reporter) -> None:
-        self.other, self.cell, self.said = other, "", set[str]()
+        self.other, self.cell, self.shown = other, "", set[str]()
 
     def say(self, text: str) -> None:
         """Show a message unless it was shown before."""
-        if text not in self.said:
-            self.said.add(text)
+        if text not in self.shown:
+            self.shown.add(text)
             self.other.say(text)
 
     @contextlib.contextmanager
@@ -133,9 +133,11 @@ class RunFactory:
         """
         folder = RunFolder(recipe.folder())
         if folder.recipe_file.is_file():
-            mine, wanted = (each.model_dump(exclude={"run": {"folder", "notes"}}) for each in (folder.recipe(), recipe))
-            if mine != wanted:
-                key = next(key for key in wanted if mine[key] != wanted[key])
+            saved, current = (
+                each.model_dump(exclude={"run": {"folder", "notes"}}) for each in (folder.recipe(), recipe)
+            )
+            if saved != current:
+                key = next(key for key in current if saved[key] != current[key])
                 raise RunError(
                     f"{folder.path} holds a run of other settings (`{key}`). Remove it, or use another `--runs`."
                 )
@@ -180,14 +182,14 @@ class RunFactory:
         """Hold the lock of a folder, after waiting for another process that does the `work`."""
         place.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            told = False
+            announced = False
             while True:
                 try:
                     stack.enter_context(RunFolder(place).lock())
                     break
                 except RunInUse:
-                    if not told:
+                    if not announced:
                         self.reporter.say(f"Waiting for another process, which {work}.")
-                    told = True
+                    announced = True
                     time.sleep(WAIT)
             yield

@@ -73,10 +73,10 @@ class Line(Pool):
             "entry": self.entry,
             "title": self.label,
             "cells": len(self.runs),
-            "numbers": {name: vars(found) for name, found in self.numbers.items()},
+            "numbers": {name: vars(estimate) for name, estimate in self.numbers.items()},
             "differences": {
-                name: {**vars(found.estimate), "p_value": found.p_value, "pairs": found.pairs}
-                for name, found in self.differences.items()
+                name: {**vars(change.estimate), "p_value": change.p_value, "pairs": change.pairs}
+                for name, change in self.differences.items()
             },
             "domain_id_at_test": self.facts.domain_id_at_test,
             "old_data": self.facts.old_data,
@@ -125,16 +125,16 @@ def plain_or_first(entries: Iterable[str]) -> str:
     return next(name for name in (PLAIN, BASE, *listed) if name in listed)
 
 
-def differences(ours: Rows, theirs: Rows) -> dict[str, Difference]:
+def differences(ours: Rows, reference: Rows) -> dict[str, Difference]:
     """Return the difference a − b of each number that both sides have."""
-    sides = [_columns(side) for side in aligned(ours, theirs, single=True)]
+    sides = [_columns(side) for side in aligned(ours, reference, single=True)]
     return {name: difference(values, sides[1][name]) for name, values in sides[0].items() if name in sides[1]}
 
 
 def _columns(rows: Rows) -> dict[str, dict[Unit, float]]:
     """Return for each number of the rows its values, by order and seed."""
-    found: dict[str, dict[Unit, float]] = {}
+    columns: dict[str, dict[Unit, float]] = {}
     for unit, row in rows.items():
         for name, value in row.items():
-            found.setdefault(name, {})[unit] = value
-    return found
+            columns.setdefault(name, {})[unit] = value
+    return columns

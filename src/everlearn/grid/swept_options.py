@@ -45,7 +45,7 @@ def swept(lines: Sequence[Line]) -> list[SweptOption]:
     """Return the options with at least three values in rows that are equal in all other options."""
     settings = [(line, _labels(line), _options(line)) for line in lines]
     keys = list(dict.fromkeys(key for _, _, options in settings for key in options))
-    found = []
+    swept_options = []
     for key in keys:
         groups: dict[tuple[Any, ...], dict[Any, Line]] = {}
         others: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -57,24 +57,26 @@ def swept(lines: Sequence[Line]) -> list[SweptOption]:
             family = (labels, tuple(sorted((name, str(value)) for name, value in rest.items())))
             groups.setdefault(family, {})[_shown(mine[key])] = line
             others[family] = rest
-        wanted = {family: rows for family, rows in groups.items() if len(rows) >= FEWEST}
-        if not wanted:
+        large_groups = {family: rows for family, rows in groups.items() if len(rows) >= FEWEST}
+        if not large_groups:
             continue
-        if not all(isinstance(value, float) for rows in wanted.values() for value in rows):
-            wanted = {family: {_text(value): line for value, line in rows.items()} for family, rows in wanted.items()}
-        values = list(dict.fromkeys(value for rows in wanted.values() for value in rows))
+        if not all(isinstance(value, float) for rows in large_groups.values() for value in rows):
+            large_groups = {
+                family: {_text(value): line for value, line in rows.items()} for family, rows in large_groups.items()
+            }
+        values = list(dict.fromkeys(value for rows in large_groups.values() for value in rows))
         families = [
-            Family(_label(family[0], others[family], [others[each] for each in wanted]), rows)
-            for family, rows in wanted.items()
+            Family(_label(family[0], others[family], [others[each] for each in large_groups]), rows)
+            for family, rows in large_groups.items()
         ]
         group, _, option = key.partition(".")
         numeric = isinstance(values[0], float)
-        found.append(
+        swept_options.append(
             SweptOption(
                 option if group in (*names(), "train") else key, sorted(values) if numeric else values, families
             )
         )
-    return found
+    return swept_options
 
 
 def _labels(line: Line) -> tuple[str, ...]:
@@ -86,25 +88,25 @@ def _labels(line: Line) -> tuple[str, ...]:
 def _options(line: Line) -> dict[str, Any]:
     """Return options that differ from the defaults: `method.option`, and keys of the recipe."""
     labels = _labels(line)
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, value in line.facts.options.items():
         if key in labels and isinstance(value, Mapping):
-            found |= {f"{key}.{option}": each for option, each in value.items()}
+            options |= {f"{key}.{option}": each for option, each in value.items()}
         else:
-            found[key if "." in key else f"{labels[0]}.{key}"] = value
-    return found
+            options[key if "." in key else f"{labels[0]}.{key}"] = value
+    return options
 
 
 def _filled(options: Mapping[str, Any], labels: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
     """Return the options with the defaults of those that other rows set."""
-    found = dict(options)
+    filled = dict(options)
     for label in set(labels) & set(names()):
         config = build(label).config.model_dump(mode="json")
         for key in keys:
             method, _, option = key.partition(".")
             if method == label and option in config:
-                found.setdefault(key, config[option])
-    return found
+                filled.setdefault(key, config[option])
+    return filled
 
 
 def _shown(value: Any) -> float | str:
@@ -121,5 +123,5 @@ def _text(value: float | str) -> str:
 def _label(labels: Sequence[str], own: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> str:
     titles = " + ".join(build(label).title if label in names() else label for label in labels)
     differing = [key for key in own if any(other.get(key) != own[key] for other in all_of_them if key in other)]
-    said = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
-    return f"{titles} ({said})" if said else titles
+    settings = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
+    return f"{titles} ({settings})" if settings else titles

@@ -26,7 +26,7 @@ _ELSEWHERE = {
 }
 
 
-def read_ways(methods: str | None, sets: Sequence[str], template: RecipeTemplate) -> list[RowSpec]:
+def read_variations(methods: str | None, sets: Sequence[str], template: RecipeTemplate) -> list[RowSpec]:
     """Return the rows of a sweep.
 
     Args:
@@ -41,29 +41,29 @@ def read_ways(methods: str | None, sets: Sequence[str], template: RecipeTemplate
         RecipeError: an option cannot be read, or a key is not allowed.
         MethodError: a method or one of its options is unknown.
     """
-    wanted = (
-        read_list("--methods", methods) if methods is not None else [[each["name"] for each in template.own.method]]
-    )
-    wanted = [each for way in wanted for each in (template.groups.get(way, (way,)) if isinstance(way, str) else (way,))]
+    items = read_list("--methods", methods) if methods is not None else [[each["name"] for each in template.own.method]]
+    items = [
+        each for item in items for each in (template.groups.get(item, (item,)) if isinstance(item, str) else (item,))
+    ]
     changes = [_changes(text, template) for text in sets]
     keys = [key for key, _ in changes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise RecipeError(f"`--set` has `{twice}` more than once. Give all its values at once, separated by commas.")
-    ways = [[_part(each, template) for each in (way if isinstance(way, list) else [way])] for way in wanted]
-    having = [entry.name for parts in ways for entry, _ in parts]
+    combinations = [[_part(each, template) for each in (item if isinstance(item, list) else [item])] for item in items]
+    having = [entry.name for parts in combinations for entry, _ in parts]
     for key in keys:
         if key.startswith("method.") and (name := key.split(".")[1]) not in having:
             raise RecipeError(f"`--set` has `{key}`, but no entry has '{name}'.{did_you_mean(name, having)}")
-    found: dict[str, RowSpec] = {}
-    for parts in ways:
+    rows: dict[str, RowSpec] = {}
+    for parts in combinations:
         for values in itertools.product(*(values for _, values in changes)):
             tried = dict(zip(keys, values, strict=True))
             own = [(entry, {**options, **_of_method(entry.name, tried)}) for entry, options in parts]
             one = _changed(_entry(own, template), {k: v for k, v in tried.items() if not k.startswith("method.")})
-            if found.setdefault(one.name, one) != one:  # two values that look the same in a file name
+            if rows.setdefault(one.name, one) != one:  # two values that look the same in a file name
                 one = replace(one, name=f"{one.name}-{hash_of(one.methods, one.changes)[:8]}")
-                found.setdefault(one.name, one)
-    return list(found.values())
+                rows.setdefault(one.name, one)
+    return list(rows.values())
 
 
 def _of_method(name: str, tried: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], template: RecipeTemp
     for entry, options in parts:
         if entry.name in ARRANGEMENTS:
             raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is not a method.")
-        said = [f"{key} {_said(value)}" for key, value in options.items()]
+        settings = [f"{key} {_value_text(value)}" for key, value in options.items()]
         names.append("-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in options.items())]))
-        titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
+        titles.append(f"{entry.title} ({', '.join(settings)})" if settings else entry.title)
     specs = tuple({"name": entry.name, **options} for entry, options in parts)
     for spec in specs:
         build(template.settings.spec(spec["name"]) | spec)  # report errors in options now
@@ -131,12 +131,12 @@ def _changes(text: str, template: RecipeTemplate) -> tuple[str, list[Any]]:
                 f"`--set` cannot change `{key}`. In `{group}` it changes single keys, as in "
                 f"{group}.{(*names[1:], 'NAME')[0]}.{example}=100,200.{near}"
             )
-    found = read_list("--set", values)
-    for value in found:
+    value_list = read_list("--set", values)
+    for value in value_list:
         raw = template.own.model_dump(mode="json")
         put(raw, key, value)
         parse(raw)
-    return key, found
+    return key, value_list
 
 
 def _changed(entry: RowSpec, changes: Mapping[str, Any]) -> RowSpec:
@@ -144,13 +144,13 @@ def _changed(entry: RowSpec, changes: Mapping[str, Any]) -> RowSpec:
     own = changes if entry.seeded else without_training(changes)
     if not own:
         return entry
-    said = {key.removeprefix("train."): value for key, value in own.items()}
-    name = "-".join([entry.name, *(f"{key.replace('*', 'all')}{_slug(value)}" for key, value in said.items())])
-    title = f"{entry.title} · {', '.join(f'{key} {value}' for key, value in said.items())}"
+    shown_changes = {key.removeprefix("train."): value for key, value in own.items()}
+    name = "-".join([entry.name, *(f"{key.replace('*', 'all')}{_slug(value)}" for key, value in shown_changes.items())])
+    title = f"{entry.title} · {', '.join(f'{key} {value}' for key, value in shown_changes.items())}"
     return replace(entry, name=_short(name), title=title, changes=own)
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -104,21 +104,21 @@ def rows_with_access(
 
     The slots of all layers follow each other. The model is run without dropout.
     """
-    found = {layer.output: torch.zeros(layer.slots, device=next(model.parameters()).device) for layer in layers}
+    counts = {layer.output: torch.zeros(layer.slots, device=next(model.parameters()).device) for layer in layers}
     positions: dict[str, Tensor] = {}
     read = 0
 
     def counter(path: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            found[path] += (accesses(inputs[0], most, positions[path]) > 0).sum(0)
+            counts[path] += (accesses(inputs[0], most, positions[path]) > 0).sum(0)
 
         return count
 
     with ExitStack() as hooks, evaluating(model):
-        for path in found:
+        for path in counts:
             hooks.enter_context(model.get_submodule(path).register_forward_pre_hook(counter(path)))
         for batch in batches:
             positions = positions_in(batch, layers)
             objective.hidden(model, objective.inputs(batch))
             read += len(batch["input_ids"])
-    return torch.cat(list(found.values())), read
+    return torch.cat(list(counts.values())), read

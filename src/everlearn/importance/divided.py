@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 
 
 @dataclass
@@ -48,7 +48,7 @@ class GradientPowers:
     def _raised(self, name: str, gradient: Tensor) -> Tensor:
         if name not in self.constant:
             return self.power(gradient).mul_(self.factor)
-        constant = whole(self.constant[name])
+        constant = full_tensor(self.constant[name])
         return self.power(gradient + constant).sub_(self.power(constant)).mul_(self.factor)
 
     def remove(self) -> None:

@@ -168,7 +168,7 @@ class _Moments:
         total.right.addmm_(right.T, right)
         total.positions += len(left)
 
-    def whole(self, name: str, gradients: Tensor) -> None:
+    def samples(self, name: str, gradients: Tensor) -> None:
         raise NotImplementedError
 
     def rows(self, name: str, index: Tensor, gradients: Tensor, products: Tensor | None) -> None:

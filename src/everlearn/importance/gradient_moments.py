@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.importance.divided import divided_sums
 from everlearn.importance.per_sample import Event, PerSample
-from everlearn.model.sharding import is_divided, whole
+from everlearn.model.sharding import full_tensor, is_divided
 from everlearn.model.training_mode import evaluating
 
 Batch = Mapping[str, Tensor]
@@ -79,7 +79,7 @@ def gradient_moment(
     for name, total in totals.items():
         # Rounding may leave a small negative value where terms were added and subtracted.
         total.div_(count).clamp_(min=0)
-        if not torch.isfinite(whole(total.sum(dtype=torch.float64))):
+        if not torch.isfinite(full_tensor(total.sum(dtype=torch.float64))):
             raise MethodError(f"{called} of '{name}' is not finite: the model's loss overflows.")
     return totals
 
@@ -145,7 +145,7 @@ class Sums:
     def products(self, name: str, left: Tensor, right: Tensor) -> None:
         add_products(self.totals[name], left, right, self.power)
 
-    def whole(self, name: str, gradients: Tensor) -> None:
+    def samples(self, name: str, gradients: Tensor) -> None:
         self.totals[name].add_(raised(gradients, self.power).sum(0))
 
     def rows(self, name: str, index: Tensor, gradients: Tensor, products: Tensor | None) -> None:

@@ -43,7 +43,7 @@ class Sink(Protocol):
         `left` is [B, m, rows], `right` is [B, m, columns].
         """
 
-    def whole(self, name: str, gradients: Tensor) -> None:
+    def samples(self, name: str, gradients: Tensor) -> None:
         """Receive the gradients of some samples, [b, *shape]."""
 
     def rows(self, name: str, index: Tensor, gradients: Tensor, products: Tensor | None) -> None:
@@ -127,7 +127,7 @@ class PerSample(TorchFunctionMode):
         def receive(entering: Tensor, leaving: Tensor) -> None:
             x, y = (t.detach().reshape(self._rows, -1, t.shape[-1]) for t in (entering, leaving))
             if own is not None:
-                self._gathered[own].whole.append(y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)))
+                self._gathered[own].direct.append(y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)))
             if name in self.unknown:
                 return
             gathered.products.append((x, y) if transposed else (y, x))
@@ -296,8 +296,8 @@ class PerSample(TorchFunctionMode):
         if gathered.indices:
             # Rows that were also looked up have a second term, which is added later.
             index = torch.cat(gathered.indices, 1)
-            wanted = left.gather(2, index[:, None].expand(-1, left.shape[1], -1))
-            gathered.of_products = torch.bmm(wanted.mT.float(), right.float())
+            selected = left.gather(2, index[:, None].expand(-1, left.shape[1], -1))
+            gathered.of_products = torch.bmm(selected.mT.float(), right.float())
 
     def _looked_up_known(self, name: str) -> None:
         gathered = self._gathered[name]
@@ -322,19 +322,19 @@ class PerSample(TorchFunctionMode):
         of_itself = [
             gradient.reshape(self._rows, *parameter.shape) for t, gradient in gathered.meeting if t is parameter
         ]
-        of_itself = [*of_itself, *gathered.whole]
-        made = [(shared, gradient) for shared, gradient in gathered.meeting if shared is not parameter]
+        of_itself = [*of_itself, *gathered.direct]
+        copies = [(shared, gradient) for shared, gradient in gathered.meeting if shared is not parameter]
         direct = torch.stack([part.float() for part in of_itself]).sum(0) if of_itself else None
-        if not made:
+        if not copies:
             if direct is not None:
-                self._sink.whole(name, direct)
+                self._sink.samples(name, direct)
             return
         for sample in range(self._rows):
-            outputs = [shared for shared, _ in made]
-            weights = [gradient[sample].reshape(shared.shape) for shared, gradient in made]
+            outputs = [shared for shared, _ in copies]
+            weights = [gradient[sample].reshape(shared.shape) for shared, gradient in copies]
             (back,) = torch.autograd.grad(outputs, [parameter], weights, retain_graph=True)
             own = back.float() if direct is None else back.float() + direct[sample]
-            self._sink.whole(name, own[None])
+            self._sink.samples(name, own[None])
 
 
 @dataclass
@@ -348,7 +348,7 @@ class _Gathered:
     of_products: Tensor | None = None
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     meeting: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    whole: list[Tensor] = field(default_factory=list)
+    direct: list[Tensor] = field(default_factory=list)
 
 
 class _Product(torch.autograd.Function):

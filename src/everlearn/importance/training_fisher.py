@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from everlearn.errors import MethodError
-from everlearn.model.sharding import divided_like, whole
+from everlearn.model.sharding import divided_like, full_tensor
 
 
 @dataclass
@@ -55,6 +55,6 @@ class TrainingFisher:
         diagonal = {}
         for name, total in self.squares.items():
             diagonal[name] = total / self.steps
-            if not torch.isfinite(whole(diagonal[name].sum(dtype=torch.float64))):
+            if not torch.isfinite(full_tensor(diagonal[name].sum(dtype=torch.float64))):
                 raise MethodError(f"The Fisher information of '{name}' is not finite: a step's gradient overflows.")
         return diagonal

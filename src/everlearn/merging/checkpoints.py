@@ -111,15 +111,15 @@ def _rewritten(label: str, path: str, copy: Path) -> Opened:
 
 
 def _check_alike(one: Opened, like: Opened) -> None:
-    own, wanted = one.weights.shapes(), like.weights.shapes()
-    lacking = sorted(wanted.keys() ^ own.keys())
+    own, expected = one.weights.shapes(), like.weights.shapes()
+    lacking = sorted(expected.keys() ^ own.keys())
     if lacking:
         has, not_ = (one, like) if lacking[0] in own else (like, one)
         raise ModelError(
             f"'{has.label}' has the tensor '{lacking[0]}' and '{not_.label}' does not: they are not of one "
             "architecture, or one of them grew. Only models with the same tensors can be merged."
         )
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         if own[name] != shape:
             raise ModelError(
                 f"'{name}' is {_by(own[name])} in '{one.label}' and {_by(shape)} in '{like.label}'"

@@ -172,14 +172,14 @@ def _copy_beside(folder: Path, own: Path, new: Path) -> None:
         shutil.copyfile(index, new / index.name)
 
 
-def _provenance(made: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:
+def _provenance(merged: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:
     """Return the sources of a merged model by file digests, without paths of this machine."""
     return {
         "everlearn": __version__,
-        "method": made.method,
-        "base": made.base,
-        "checkpoints": made.checkpoints,
-        "facts": made.facts,
+        "method": merged.method,
+        "base": merged.base,
+        "checkpoints": merged.checkpoints,
+        "facts": merged.facts,
         "weights": {
             each.label: {
                 place.name: files.digest(place)
@@ -190,13 +190,13 @@ def _provenance(made: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:
     }
 
 
-def _card(name: str, method: MergeMethod, made: MergedModel, opened: Sequence[Opened]) -> str:
+def _card(name: str, method: MergeMethod, merged: MergedModel, opened: Sequence[Opened]) -> str:
     ids = [each.path for each in opened if not Path(each.path).exists()]
     front = ["---", "library_name: transformers", "tags: [everlearn, merge]"]
     if ids:
         front += ["base_model:", *(f"- {each}" for each in dict.fromkeys(ids)), "base_model_relation: merge"]
-    options = ", ".join(f"{key} {value}" for key, value in made.method.items() if key != "name" and value is not None)
-    since = f", based on {made.base}" if made.base is not None else ""
+    options = ", ".join(f"{key} {value}" for key, value in merged.method.items() if key != "name" and value is not None)
+    since = f", based on {merged.base}" if merged.base is not None else ""
     return "\n".join(
         [
             *front,
@@ -204,7 +204,7 @@ def _card(name: str, method: MergeMethod, made: MergedModel, opened: Sequence[Op
             "",
             f"# {name}",
             "",
-            f"Merged from {', '.join(made.checkpoints)}{since}, with [{method.title}]({method.paper})"
+            f"Merged from {', '.join(merged.checkpoints)}{since}, with [{method.title}]({method.paper})"
             f"{f' ({options})' if options else ''}. Made with everlearn {__version__}; digests of what it was made of "
             f"are in `{PROVENANCE}`. It was not trained after that, and its scores are not those of its parts.",
             "",

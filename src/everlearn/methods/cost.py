@@ -60,7 +60,7 @@ class Cost:
     """Whether these numbers of blocks are upper limits."""
 
     @property
-    def whole(self) -> int:
+    def undivided_bytes(self) -> int:
         """Return the bytes that a device holds in full under FSDP2."""
         return self.memory_bytes if self.whole_bytes is None else self.whole_bytes
 

@@ -72,7 +72,7 @@ class Gradients(Mapping[str, Tensor]):
                 raise MethodError(f"'{name}' with shape {tuple(value.shape)} is no parameter of the model.")
         return Gradients({name: shard_like(v, self._parameters[name]) for name, v in values.items()}, self._parameters)
 
-    def whole(self) -> dict[str, Tensor]:
+    def full_tensors(self) -> dict[str, Tensor]:
         """Return full tensors on the CPU, for the memory; every process must call it."""
         return {n: gathered(value, self._parameters[n]).detach().to("cpu", copy=True) for n, value in self.items()}
 

@@ -98,19 +98,19 @@ def weights_of(model: nn.Module) -> dict[str, Weight]:
     """
     if not is_adapted(model):
         return {name: Weight(parameter) for name, parameter in model.named_parameters()}
-    found: dict[str, Weight] = {}
+    weights: dict[str, Weight] = {}
     seen: set[int] = set()
     for path, _, module, formulas in _parts(_inside(model)):
         own = module.named_parameters() if formulas is not None else module.named_parameters(recurse=False)
         for name, parameter in own:
             key = f"{path}.{name}" if path else name
             if formulas is not None and name in formulas.values:
-                found[key] = Weight(parameter, formulas.values[name], formulas.layer, formulas.sources)
+                weights[key] = Weight(parameter, formulas.values[name], formulas.layer, formulas.sources)
                 seen.add(id(parameter)) if formulas.shares else None
             elif id(parameter) not in seen:
-                found[key] = Weight(parameter)
+                weights[key] = Weight(parameter)
                 seen.add(id(parameter))
-    return found
+    return weights
 
 
 def use_exact(model: nn.Module, exact: Callable[[], nn.Module]) -> None:
@@ -280,9 +280,9 @@ class _Dense(nn.Linear):
     @classmethod
     def of(cls, layer: Any) -> _Dense:
         """Return the layer with the weight and the bias of a quantised one, for which others can be put in place."""
-        made = cls(layer.in_features, layer.out_features, bias=False, device="meta")
-        made.weight, made.bias = layer.weight, layer.bias
-        return made.train(layer.training)
+        dense = cls(layer.in_features, layer.out_features, bias=False, device="meta")
+        dense.weight, dense.bias = layer.weight, layer.bias
+        return dense.train(layer.training)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return x Wᵀ + b."""

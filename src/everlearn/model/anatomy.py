@@ -293,13 +293,13 @@ class _Layer:
 
     def others(self) -> dict[str, Projection]:
         """Return the linear layers outside attention and feed-forward blocks; they are treated as feed-forward ones."""
-        found: dict[str, Projection] = {}
+        projections: dict[str, Projection] = {}
         for projection in self.stack.others:
             if find(self.model, self.at(projection)) is not None:
                 inputs, outputs = self.size(projection)
                 component: Component = "feed_forward_out" if outputs < inputs else "feed_forward_in"
-                found[self.at(projection)] = Projection(component, self.stack.tokens)
-        return found
+                projections[self.at(projection)] = Projection(component, self.stack.tokens)
+        return projections
 
     def size(self, projection: str) -> tuple[int, int]:
         """Return the number of input and output features of a projection, ignoring wrappers around it."""

@@ -18,11 +18,11 @@ CONTENT = "content"
 
 def content_of(blocks: Sequence[Block], ignored: int) -> Tensor:
     """Return which tokens of packed prompts and answers are text, [B, S]; a segment without labels is filling."""
-    found = []
+    masks = []
     for block in blocks:
         segments, labels = block["segments"], block.get("labels", block["input_ids"])
-        found.append(np.isin(segments, segments[labels != ignored]))
-    return torch.from_numpy(np.stack(found))
+        masks.append(np.isin(segments, segments[labels != ignored]))
+    return torch.from_numpy(np.stack(masks))
 
 
 def counted(batch: Mapping[str, Tensor]) -> Tensor | None:

@@ -82,11 +82,11 @@ def output_embeddings(model: nn.Module) -> nn.Module | None:
     Some models name the table of their answers' tokens instead (FSMT): then it is the linear layer of that shape.
     """
     get: Any = getattr(model, "get_output_embeddings", None)
-    found: nn.Module | None = None if get is None else get()
-    if isinstance(found, nn.Embedding):
+    embeddings: nn.Module | None = None if get is None else get()
+    if isinstance(embeddings, nn.Embedding):
         linears = (module for module in model.modules() if isinstance(module, nn.Linear))
-        return next((linear for linear in linears if linear.weight.shape == found.weight.shape), found)
-    return found
+        return next((linear for linear in linears if linear.weight.shape == embeddings.weight.shape), embeddings)
+    return embeddings
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -125,7 +125,7 @@ class _Linear(NamedTuple):
         return self.path.rpartition(".")[2]
 
 
-def found_in(model: PreTrainedModel, kind: Kind) -> Architecture:
+def detect_architecture(model: PreTrainedModel, kind: Kind) -> Architecture:
     """Return the architecture of a plain model, which may be on the meta device."""
     base = model.base_model
     paths = {module: path for path, module in model.named_modules()}
@@ -180,15 +180,15 @@ def _stack(path: str, layers: nn.ModuleList, kind: Kind) -> Stack:
 
 
 def _linears(layer: nn.Module) -> list[_Linear]:
-    found = []
+    linears = []
     for path, module in layer.named_modules():
         if not is_linear(module):
             continue
         if isinstance(module, nn.Linear):
-            found.append(_Linear(path, module.in_features, module.out_features))
+            linears.append(_Linear(path, module.in_features, module.out_features))
         elif isinstance(module, Conv1D):
-            found.append(_Linear(path, module.nx, module.nf))
-    return found
+            linears.append(_Linear(path, module.nx, module.nf))
+    return linears
 
 
 def _attentions(linears: list[_Linear]) -> Iterator[Attention]:
@@ -253,9 +253,9 @@ def _feed_forward(layer: nn.Module, linears: list[_Linear]) -> FeedForward | Non
     blocks = []
     for parent in dict.fromkeys(each.parent for each in linears):
         group = [each for each in linears if each.parent == parent]
-        whole = layer.get_submodule(parent)
+        parent_module = layer.get_submodule(parent)
         inside = sum(p.numel() for each in group for p in layer.get_submodule(each.path).parameters())
-        if parent and inside == sum(p.numel() for p in whole.parameters()) and (block := _block(group)):
+        if parent and inside == sum(p.numel() for p in parent_module.parameters()) and (block := _block(group)):
             blocks.append(block)
     if not blocks:
         direct = [each for each in linears if each.leaf not in _ROUTERS and _plain(layer, each)]

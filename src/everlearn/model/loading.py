@@ -81,8 +81,8 @@ def _attending(kernel: str | None) -> Iterator[None]:
 
 def _names_kernel(error: Exception) -> bool:
     """Return whether an error is about the attention kernel, and not about the number of heads."""
-    said = str(error).lower()
-    return "attention" in said and "heads" not in said
+    message = str(error).lower()
+    return "attention" in message and "heads" not in message
 
 
 def check_complete(path: str | Path, key: str = "model.path") -> None:

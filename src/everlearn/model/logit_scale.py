@@ -159,9 +159,9 @@ def _one_pass(
 
 def _scale(outputs: Tensor, logits: Tensor, bias: Tensor | None, cap: float | None, near: float) -> float | None:
     """Return the factor between outputs and logits; None if they differ in more than that."""
-    whole = outputs if bias is None else outputs + bias.double()
-    told = whole if cap is None else cap * torch.tanh(whole / cap)
-    if _close(told, logits, near):
+    biased = outputs if bias is None else outputs + bias.double()
+    capped = biased if cap is None else cap * torch.tanh(biased / cap)
+    if _close(capped, logits, near):
         return 1.0
     scale = float((outputs * logits).sum() / outputs.square().sum().clamp(min=1e-30))
     scale = float(f"{scale:.6g}")  # float32 logits know no more digits

@@ -25,11 +25,11 @@ def recast(folder: Path, dtype: NumberFormat) -> None:
     Raises:
         ModelError: a weight is too large for the format.
     """
-    wanted, size = getattr(torch, dtype), 0
+    torch_dtype, size = getattr(torch, dtype), 0
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             metadata = file.metadata()
-        tensors = {name: _rounded(name, tensor, wanted) for name, tensor in files.load_tensors(path).items()}
+        tensors = {name: _rounded(name, tensor, torch_dtype) for name, tensor in files.load_tensors(path).items()}
         files.save_tensors(path, tensors, metadata)
         size += sum(tensor.nbytes for tensor in tensors.values())
     for path in folder.glob(_INDEX):

@@ -445,12 +445,12 @@ class TextToText(Objective):
 
 def where_text_is(batch: Mapping[str, Tensor]) -> dict[Tokens, Tensor]:
     """Return which tokens are text and not padding, [B, S] bool, of the input and of the answer; no entry: all are."""
-    found: dict[Tokens, Tensor] = {}
+    masks: dict[Tokens, Tensor] = {}
     if (real := counted(batch)) is not None:
-        found["input"] = real.bool()
+        masks["input"] = real.bool()
     if "decoder_input_ids" in batch:
-        found["answer"] = batch["labels"] != IGNORE
-    return found
+        masks["answer"] = batch["labels"] != IGNORE
+    return masks
 
 
 def row_means(losses: Tensor, labels: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ PADDING = -1
 """Document number of padding."""
 
 
-def documents(given: Mapping[str, Any]) -> Tensor:
+def documents(inputs: Mapping[str, Any]) -> Tensor:
     """Return the document number of each token of a pass, [B, S]; a document ends where positions stop counting up."""
-    text: Tensor = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
+    text: Tensor = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
     document = torch.zeros(text.shape[:2], dtype=torch.long, device=text.device)
-    positions, mask = given.get("position_ids"), given.get("attention_mask")
+    positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
     if positions is not None:
         document[:, 1:] = (positions[:, 1:] != positions[:, :-1] + 1).cumsum(1)
     if mask is not None and mask.dim() == 2:

@@ -126,11 +126,11 @@ def matrices_of(model: nn.Module, which: Literal["A", "B"], trained: bool = True
         which: the matrix.
         trained: whether to return the matrices of the adapter in training, or of frozen ones.
     """
-    found = {}
+    matrices = {}
     for name, parameter in model.named_parameters():
         if (match := _MATRIX.fullmatch(name)) and match[2] == which and parameter.requires_grad == trained:
-            found[match[1]] = parameter
-    return found
+            matrices[match[1]] = parameter
+    return matrices
 
 
 def merged(adapted: Any) -> PreTrainedModel:

@@ -103,7 +103,7 @@ def quantised_like(model: nn.Module, other: Any) -> PreTrainedModel:
 
 def _quantised(model: Any, config: BitsAndBytesConfig, device: torch.device) -> PreTrainedModel:
     try:
-        made: PreTrainedModel = type(model).from_pretrained(
+        quantised_model: PreTrainedModel = type(model).from_pretrained(
             None,
             config=copy.deepcopy(model.config),
             state_dict=dict(model.state_dict()),
@@ -114,7 +114,7 @@ def _quantised(model: Any, config: BitsAndBytesConfig, device: torch.device) -> 
     except (ValueError, RuntimeError, ImportError) as error:
         why = first_line(error)
         raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {why}") from error
-    return made
+    return quantised_model
 
 
 def is_quantised(model: nn.Module) -> bool:
@@ -141,5 +141,5 @@ def quantised_bytes(model: nn.Module, options: Mapping[str, Any]) -> int:
         for module in model.modules()
         if isinstance(module, nn.Linear | Conv1D) and module is not head
     )
-    whole = sum(parameter.numel() for parameter in model.parameters())
-    return 4 * (whole - packed) + packed * bits // 8
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return 4 * (total - packed) + packed * bits // 8

@@ -60,11 +60,11 @@ def divided_like(values: Tensor, parameter: Tensor) -> Tensor:
     """
     values = values.to(parameter.device)
     if not isinstance(parameter, DTensor):
-        return whole(values)
+        return full_tensor(values)
     mesh, placements = parameter.device_mesh, parameter.placements
     if isinstance(values, DTensor) and (values.device_mesh.shape, values.placements) == (mesh.shape, placements):
         return values
-    return distribute_tensor(whole(values).contiguous(), mesh, placements)
+    return distribute_tensor(full_tensor(values).contiguous(), mesh, placements)
 
 
 def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -78,12 +78,12 @@ def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
             for dim, placement in enumerate(parameter.placements):
                 if placement.is_shard():
                     groups.setdefault(parameter.device_mesh.get_group(dim), []).append(index)
-    whole = terms.detach().clone()
+    sums = terms.detach().clone()
     for group, indices in groups.items():
-        shared = whole[indices]
+        shared = sums[indices]
         torch.distributed.all_reduce(shared, group=group)
-        whole[indices] = shared
-    return whole
+        sums[indices] = shared
+    return sums
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def is_divided(model: nn.Module) -> bool:
     return any(isinstance(weight, DTensor) for weight in model.parameters())
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the complete tensor on every process; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -126,7 +126,7 @@ def gathered_on_one(tensors: Mapping[str, Tensor], keeps: bool) -> dict[str, Ten
     """Gather tensors one after the other into the host's memory of the process that keeps them; all must call it."""
     complete = {}
     for name, tensor in tensors.items():
-        value = whole(tensor)
+        value = full_tensor(tensor)
         if keeps:
             complete[name] = value.cpu()
     return complete
@@ -134,7 +134,7 @@ def gathered_on_one(tensors: Mapping[str, Tensor], keeps: bool) -> dict[str, Ten
 
 def gathered(values: Tensor, parameter: Tensor) -> Tensor:
     """Gather the shards of a tensor that is laid out like `parameter`; every process must call it."""
-    return whole(of_shard(values, parameter))
+    return full_tensor(of_shard(values, parameter))
 
 
 def shared_parameters(model: nn.Module) -> list[str]:
@@ -156,14 +156,14 @@ def shared_parameters(model: nn.Module) -> list[str]:
 def gathered_together(model: Any) -> list[nn.Module]:
     """Return the modules whose weights FSDP2 gathers and frees one after the other: layers, and the embedding."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    found = [module for module in model.modules() if type(module).__name__ in names]
-    inside = {id(part) for module in found for part in module.modules() if part is not module}
-    found = [module for module in found if id(module) not in inside]
+    modules = [module for module in model.modules() if type(module).__name__ in names]
+    inside = {id(part) for module in modules for part in module.modules() if part is not module}
+    modules = [module for module in modules if id(module) not in inside]
     getters = (getattr(model, name, lambda: None) for name in ("get_input_embeddings", "get_output_embeddings"))
     embedding, head = (getter() for getter in getters)
     if embedding is not None and getattr(head, "weight", None) is not embedding.weight:
-        found.append(embedding)
-    return found
+        modules.append(embedding)
+    return modules
 
 
 class Blueprint:
@@ -186,7 +186,7 @@ class Blueprint:
 
     def filled(self, sharded: nn.Module) -> nn.Module:
         """Return the plain model with the gathered weights on every process; all processes must call it."""
-        return _with_weights(self.model, sharded, lambda weight, _: whole(weight).contiguous())
+        return _with_weights(self.model, sharded, lambda weight, _: full_tensor(weight).contiguous())
 
     def divided(self, model: nn.Module) -> nn.Module:
         """Return the plain model with a shard of each weight on every process, for FSDP2; all processes must call it.
@@ -235,13 +235,13 @@ def _mesh(weight: Tensor) -> DeviceMesh:
     return init_device_mesh(weight.device.type, (torch.distributed.get_world_size(),))
 
 
-def _with_weights(plain: nn.Module, model: nn.Module, made: Callable[[Tensor, Any], Tensor]) -> nn.Module:
+def _with_weights(plain: nn.Module, model: nn.Module, make: Callable[[Tensor, Any], Tensor]) -> nn.Module:
     """Replace the weights of `plain` by those made from the ones of `model` and the blank ones; tied ones stay tied."""
     weights = dict(model.named_parameters(remove_duplicate=False))
     new: dict[int, nn.Parameter] = {}
     for name, blank in list(plain.named_parameters(remove_duplicate=False)):
         if id(blank) not in new:
-            new[id(blank)] = nn.Parameter(made(weights[name].detach(), blank), blank.requires_grad)
+            new[id(blank)] = nn.Parameter(make(weights[name].detach(), blank), blank.requires_grad)
         path, _, leaf = name.rpartition(".")
         plain.get_submodule(path)._parameters[leaf] = new[id(blank)]
     return plain

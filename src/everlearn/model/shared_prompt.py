@@ -28,9 +28,9 @@ def can_share_prompts(model: nn.Module, length: int) -> bool:
     tokens; recurrent ones are recognised by their convolution.
     """
     config = config_of(model)
-    told = [module for module in model.modules() if getattr(module, "shares_prompts", False)]
-    shares = {id(part) for module in told for part in module.modules()}
-    length += sum(getattr(module, "taken_positions", 0) for module in told)
+    sharing = [module for module in model.modules() if getattr(module, "shares_prompts", False)]
+    shares = {id(part) for module in sharing for part in module.modules()}
+    length += sum(getattr(module, "taken_positions", 0) for module in sharing)
     untouched = all(
         (id(m) in shares or type(m).__module__.startswith(PER_TOKEN))
         and all(id(getattr(h, "__self__", None)) in shares for h in _hooks(m))

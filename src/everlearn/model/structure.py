@@ -22,14 +22,14 @@ from transformers.models.auto.modeling_auto import (
 
 from everlearn.errors import ModelError
 from everlearn.model.architectures import Architecture, Kind, registered
-from everlearn.model.finding import found_in, transformers_model
+from everlearn.model.finding import detect_architecture, transformers_model
 
 _CLASSES: dict[Kind, Any] = {
     "encoder": AutoModelForMaskedLM,
     "decoder": AutoModelForCausalLM,
     "encoder-decoder": AutoModelForSeq2SeqLM,
 }
-_FOUND: dict[tuple[str, str], Architecture] = {}
+_ARCHITECTURES: dict[tuple[str, str], Architecture] = {}
 _KEPT = 64
 
 
@@ -98,11 +98,11 @@ def _architecture(config: Any, owner: str, build: Any) -> Architecture:
         return entry
     # Found in a copy without adapters and attachments, so that it depends on the configuration alone.
     key = owner, config.to_json_string()
-    if key not in _FOUND:
+    if key not in _ARCHITECTURES:
         kind = kind_of_config(config)
         with torch.device("meta"):
             plain = build(copy.deepcopy(config))
-        if len(_FOUND) >= _KEPT:
-            _FOUND.pop(next(iter(_FOUND)))
-        _FOUND[key] = found_in(plain, kind)
-    return _FOUND[key]
+        if len(_ARCHITECTURES) >= _KEPT:
+            _ARCHITECTURES.pop(next(iter(_ARCHITECTURES)))
+        _ARCHITECTURES[key] = detect_architecture(plain, kind)
+    return _ARCHITECTURES[key]

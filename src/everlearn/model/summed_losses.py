@@ -60,7 +60,7 @@ class _SummedLosses(torch.autograd.Function):
     def forward(
         ctx: Any, losses: ChunkLosses, rows: int, scored: Tensor, features: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        ctx.losses, ctx.rows, ctx.wanted = losses, rows, ctx.needs_input_grad[3:]
+        ctx.losses, ctx.rows, ctx.needed = losses, rows, ctx.needs_input_grad[3:]
         device = features.device.type
         ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
         values, *ctx.gradients = _with_gradients(ctx, features, weight, bias)
@@ -75,7 +75,7 @@ class _SummedLosses(torch.autograd.Function):
         factors = factors.masked_fill(~scored, 0)
         common = factors.gather(0, scored.int().argmax(0, keepdim=True))  # the factor of the first label
         # The only wait for an accelerator: it costs less than logits that are computed again.
-        if any(ctx.wanted[1:]) and not bool(((factors == common) | ~scored).all()):
+        if any(ctx.needed[1:]) and not bool(((factors == common) | ~scored).all()):
             gradients = None
         if gradients is None:
             device, dtype, enabled = ctx.autocast
@@ -96,8 +96,8 @@ def _with_gradients(
     used = weight.to(dtype) if autocast else weight  # once for all chunks
     values = features.new_empty(len(features), dtype=torch.float32)
     of_features, of_weight, of_bias = (
-        torch.zeros_like(value) if wanted and value is not None else None
-        for value, wanted in zip((features, weight, bias), ctx.wanted, strict=True)
+        torch.zeros_like(value) if needed and value is not None else None
+        for value, needed in zip((features, weight, bias), ctx.needed, strict=True)
     )
     for start in range(0, len(features), ctx.rows):
         place = slice(start, min(start + ctx.rows, len(features)))

@@ -31,24 +31,24 @@ def why_without_units(model: nn.Module, kinds: Collection[str] = ("head", "neuro
     inner = transformers_model(model)[1]
     if registered(str(inner.config.model_type)) is not None:
         return ""
-    found = anatomy(model)
-    used = [site for site in found.sites if site.kind in kinds]
+    structure = anatomy(model)
+    used = [site for site in structure.sites if site.kind in kinds]
     if not used:
         return "its layers have neither attention heads nor feed-forward neurons"
-    owned = {own.parameter for site in found.sites for own in site.owned}
+    owned = {own.parameter for site in structure.sites for own in site.owned}
     for _, path, _ in layers_of(model) if {"head", "neuron"} <= set(kinds) else ():
         for name, parameter in model.named_parameters():
             if name.startswith(f"{path}.") and parameter.dim() > 1 and name not in owned:
                 return f"'{name}' belongs to no attention head and no feed-forward neuron"
-    if next(inner.parameters()).device.type == "meta" or _are_their_parameters(inner, found, kinds):
+    if next(inner.parameters()).device.type == "meta" or _are_their_parameters(inner, structure, kinds):
         return ""
     return "its units share parameters (a norm over all heads, for example)"
 
 
 @torch.no_grad()
-def _are_their_parameters(model: nn.Module, found: Anatomy, kinds: Collection[str]) -> bool:
+def _are_their_parameters(model: nn.Module, structure: Anatomy, kinds: Collection[str]) -> bool:
     values: dict[str, Tensor] = {}
-    for site in found.sites:
+    for site in structure.sites:
         if site.kind in kinds:
             group = max(own.then[0][0] if own.then else own.group for own in site.owned)
             values[site.name] = torch.ones(site.units)
@@ -58,9 +58,9 @@ def _are_their_parameters(model: nn.Module, found: Anatomy, kinds: Collection[st
         gates.set(values)
         gated = _logits(model)
     parameters = dict(model.named_parameters())
-    before = {name: parameters[name].detach().clone() for name in found.parameter_factors(values)}
+    before = {name: parameters[name].detach().clone() for name in structure.parameter_factors(values)}
     try:
-        for name, factors in found.parameter_factors(values).items():
+        for name, factors in structure.parameter_factors(values).items():
             parameters[name].mul_(factors.to(parameters[name]))
         zeroed = _logits(model)
     finally:

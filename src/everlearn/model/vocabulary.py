@@ -202,8 +202,8 @@ def token_tables(model: nn.Module) -> list[str]:
 
 
 def _table(module: Any) -> torch.Tensor:
-    found: torch.Tensor = module.get_parameter("weight") if isinstance(module, nn.Module) else module.weight
-    return found
+    weight: torch.Tensor = module.get_parameter("weight") if isinstance(module, nn.Module) else module.weight
+    return weight
 
 
 # -- what words there are ---------------------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ def together(parts: Iterable[Moved]) -> dict[str, Moved]:
     return layers
 
 
-def whole(parts: Iterable[Moved]) -> Moved:
+def total_movement(parts: Iterable[Moved]) -> Moved:
     """Sum the measurements of all parts of all layers to one for the complete model."""
     return functools.reduce(_both, (replace(part, layer="", part="") for part in parts))
 

@@ -36,7 +36,7 @@ class Ending:
     Attributes:
         max_new_tokens: maximum number of tokens for each row.
         stop: ids that end an answer, which are left out.
-        said: returns whether the generated ids of a row end the answer, for ends longer than one token.
+        is_complete: returns whether the generated ids of a row end the answer, for ends longer than one token.
         temperature: divisor of the log-probabilities when tokens are sampled; at 0 the most likely token is chosen.
         draws: uniform numbers in [0, 1) for sampling, [B, max_new_tokens] float64, so that the samples of a row do not
             depend on the other rows of a batch.
@@ -47,7 +47,7 @@ class Ending:
 
     max_new_tokens: int
     stop: Sequence[int] = ()
-    said: Callable[[Sequence[int]], bool] | None = None
+    is_complete: Callable[[Sequence[int]], bool] | None = None
     temperature: float = 0.0
     draws: Tensor | None = None
     top_k: int | None = None
@@ -99,7 +99,7 @@ def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
             if row in open_rows:
                 if token not in ids:
                     written[row].append(token)
-                if token in ids or (ending.said is not None and ending.said(written[row])):
+                if token in ids or (ending.is_complete is not None and ending.is_complete(written[row])):
                     open_rows.remove(row)
         if not open_rows or step + 1 == ending.max_new_tokens:
             break

@@ -103,8 +103,8 @@ class Ensemble(Predictor):
         return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members))
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
-        found = torch.stack([member.class_probabilities(inputs) for member in self.members])
-        return mixed(found.log(), self.mix).exp()
+        probabilities = torch.stack([member.class_probabilities(inputs) for member in self.members])
+        return mixed(probabilities.log(), self.mix).exp()
 
     def values(self, inputs: Batch) -> Tensor:
         """Return the mean of the members' values, whatever the mixture: a value says nothing of confidence."""

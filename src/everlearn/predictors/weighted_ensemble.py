@@ -101,11 +101,11 @@ class PerplexityEnsemble(Predictor):
         if "labels" not in batch:
             yield from texts_of(batch["input_ids"], batch["attention_mask"].bool(), self.objective)
             return
-        ids, wanted = batch["input_ids"], batch["labels"] != IGNORE
+        ids, labelled = batch["input_ids"], batch["labels"] != IGNORE
         special = torch.tensor(self.objective.tokenizer.all_special_ids, device=ids.device)
         visible = ~torch.isin(ids, special)
-        rows = torch.nonzero(wanted)[:, 0]
-        visible[rows, batch["positions"][wanted]] = False  # a label may be at an unchanged or random token
+        rows = torch.nonzero(labelled)[:, 0]
+        visible[rows, batch["positions"][labelled]] = False  # a label may be at an unchanged or random token
         chosen = visible & (visible.cumsum(1) % EVERY == 0)
         count = max(1, int(chosen.sum(1).max()))
         places = torch.argsort(chosen.long(), dim=1, descending=True, stable=True)[:, :count]

@@ -119,8 +119,8 @@ class ScoredText:
         core = unwrap(model)
         with as_its_class_computes(core):
             losses = block_losses(core, self.held_out.blocks, self._objective, batch_size=batch_size, bf16=bf16)
-        given = self.held_out.given(losses.items)
-        return text_cell(losses.nats, losses.items, self.held_out.bytes_per_token, given=given, task=self.name)
+        properties = self.held_out.row_properties(losses.items)
+        return text_cell(losses.nats, losses.items, self.held_out.bytes_per_token, given=properties, task=self.name)
 
     def forgetting(self, model: nn.Module, batch_size: int, bf16: bool) -> Forgetting:
         """Score the text again, and return the change."""

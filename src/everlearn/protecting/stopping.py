@@ -110,8 +110,10 @@ class StopWhenForgetting(TrainerCallback):
     def __init__(self, trainer: Any, options: StopOptions, renewed: Callable[[], ProtectedDomain]) -> None:
         self._trainer, self._options, self._renewed = trainer, options, renewed
         self._folder = Path(str(trainer.args.output_dir))
-        self._given = trainer.optimizer, trainer.lr_scheduler
-        self._given_states = [copy.deepcopy(each.state_dict()) for each in self._given if each is not None]
+        self._optimizer_before = trainer.optimizer, trainer.lr_scheduler
+        self._optimizer_states = [
+            copy.deepcopy(each.state_dict()) for each in self._optimizer_before if each is not None
+        ]
         self._start: dict[str, Tensor] = {}
         self._for_stop = False
         self._measured: int | None = None
@@ -132,10 +134,10 @@ class StopWhenForgetting(TrainerCallback):
             text.measure(model, args.per_device_train_batch_size, args.bf16)
         self._start = {name: tensor.detach().to("cpu", copy=True) for name, tensor in _changing(model)}
         if checkpoint is None:
-            theirs = [each for each in checkpoints(self._folder) if not (each / FOR_STOP).is_file()]
-            if theirs and self._options.then != "warn":
+            foreign = [each for each in checkpoints(self._folder) if not (each / FOR_STOP).is_file()]
+            if foreign and self._options.then != "warn":
                 raise RunError(
-                    f"{self._folder} has {theirs[0].name} of another training, and `stop` keeps its best step there. "
+                    f"{self._folder} has {foreign[0].name} of another training, and `stop` keeps its best step there. "
                     "Give another `output_dir`, or go on with that training (`resume_from_checkpoint`)."
                 )
             self.clean_up()
@@ -152,8 +154,10 @@ class StopWhenForgetting(TrainerCallback):
                 tensor.copy_(self._start[name])
         if trainer.model_wrapped is trainer.model:  # it will be prepared again
             trainer.accelerator.unwrap_model(self._model, keep_fp32_wrapper=False)
-        trainer.optimizer, trainer.lr_scheduler = self._given
-        for each, state in zip((each for each in self._given if each is not None), self._given_states, strict=True):
+        trainer.optimizer, trainer.lr_scheduler = self._optimizer_before
+        for each, state in zip(
+            (each for each in self._optimizer_before if each is not None), self._optimizer_states, strict=True
+        ):
             each.load_state_dict(copy.deepcopy(state))
         trainer.protected = self._renewed()
         trainer.protected.goes_on_from(before)
@@ -197,9 +201,9 @@ class StopWhenForgetting(TrainerCallback):
         """Measure at some steps, and decide."""
         if state.global_step % self._options.every and state.global_step < state.max_steps:
             return
-        asked = control.should_save
+        saving = control.should_save
         self._decide(state, control)
-        self._for_stop = control.should_save and not asked
+        self._for_stop = control.should_save and not saving
 
     def training_ended(self) -> None:
         """Measure the last weights, and decide, where something else ended the training between two measurements."""

@@ -249,7 +249,7 @@ def protect_trainer(
     texts = held_out_texts(held_out, model, getattr(trainer, "processing_class", None))
 
     def new_domain(methods: Sequence[str | Mapping[str, Any] | Method]) -> ProtectedDomain:
-        made = ProtectedDomain(
+        protected = ProtectedDomain(
             unwrap(model),
             methods,
             memory,
@@ -267,8 +267,8 @@ def protect_trainer(
             bf16=args.bf16,
         )
         if trainer.optimizer is not None or trainer.lr_scheduler is not None:
-            _refuse_given_optimizer(trainer, made)
-        return made
+            _refuse_given_optimizer(trainer, protected)
+        return protected
 
     unbegun = methods if stop is None else copy.deepcopy(methods)
     protected = new_domain(methods)

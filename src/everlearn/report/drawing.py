@@ -61,10 +61,10 @@ def width_of(text: str, size: float = SIZE) -> float:
     return sum(1.0 if ord(character) > 0x2E7F else 0.56 for character in text) * size
 
 
-def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+def ticks(low: float, high: float, count: int = 5, integer: bool = False) -> list[float]:
     """Return at most about `count` round numbers from `low` to `high`, in steps of 1, 2 or 5 times a power of ten.
 
-    With `whole` these are integers.
+    With `integer` these are integers.
     """
     span = high - low
     if not span > 0 or not math.isfinite(span):
@@ -72,7 +72,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * (1 - 1e-9))
-    step = max(step, 1.0) if whole else step
+    step = max(step, 1.0) if integer else step
     values = [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     return values or [low]
 
@@ -226,10 +226,10 @@ class Drawing:
         self.add(f"<text {at}{style}>{escape(text)}</text>")
 
     def x_axis(
-        self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None, whole: bool = False
+        self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None, integer: bool = False
     ) -> None:
-        """Draw round numbers below the plot, integers if `whole`; `grid` is the height that their grid lines reach."""
-        values = ticks(scale.low, scale.high, count, whole)
+        """Draw round numbers below the plot, integers if `integer`; `grid` is the height that grid lines reach."""
+        values = ticks(scale.low, scale.high, count, integer)
         if grid is not None:
             self._rules({value: f"M{px(scale(value))},{px(at)}V{px(grid)}" for value in values})
         for value, label in zip(values, tick_texts(values), strict=True):

@@ -241,17 +241,17 @@ def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
 def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
     """Return the best run's recipe in full, and for every other run the lines that differ."""
     shown: list[tuple[str, str]] = []
-    whole: str | None = None
+    best_recipe: str | None = None
     for pool in comparison.ranking:
         label, text = comparison.labels[pool], comparison.pools[pool].runs[0].recipe
         if not text:
             continue
         text = recipe_without_folders(text)
-        if whole is None:
-            whole = text
+        if best_recipe is None:
+            best_recipe = text
             shown.append((label, text))
             continue
-        lines = list(unified_diff(whole.splitlines(), text.splitlines(), shown[0][0], label, lineterm="", n=0))
+        lines = list(unified_diff(best_recipe.splitlines(), text.splitlines(), shown[0][0], label, lineterm="", n=0))
         shown.append((f"{label} (what differs)", "\n".join(lines) or "nothing"))
     return shown
 

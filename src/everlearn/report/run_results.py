@@ -67,7 +67,7 @@ class RunResults(Results):
 
     def _repr_html_(self) -> str:
         comparison = self.comparison()
-        return render("fragment.html.jinja", sentences=verdict(comparison), found=headline_table(comparison))
+        return render("fragment.html.jinja", sentences=verdict(comparison), headline=headline_table(comparison))
 
     def figure(self, name: str = "tradeoff") -> Plot:
         """Return a matplotlib figure.

@@ -37,8 +37,8 @@ def task_table(comparison: Comparison, metric: str) -> Table:
         cells = []
         for _, base in columns:
             known = [value for value, counts in zip(base, own, strict=True) if counts]
-            whole = known and None not in known
-            cells.append(TableCell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
+            complete = known and None not in known
+            cells.append(TableCell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if complete else None, places)))
         for pool in shown:
             cells.append(estimate_cell(average.estimates[pool], places, best=average.best == pool))
         rows.append(("mean", tuple(cells)))
@@ -68,7 +68,7 @@ def cost_table(comparison: Comparison) -> Table:
         memory = cost.get("peak_memory_bytes") or None
         cells = [TableCell(fmt.precise_duration(seconds), order=seconds) for seconds in times]
         cells.append(TableCell(fmt.percent(evaluation / training if training and evaluation is not None else None)))
-        cells += [TableCell(fmt.whole(cost.get(key))) for key in ("tokens", "tokens_per_second")]
+        cells += [TableCell(fmt.integer(cost.get(key))) for key in ("tokens", "tokens_per_second")]
         rows.append((label, (*cells, TableCell(wording.size(memory) if memory else fmt.MISSING, order=memory))))
     caption = "As measured; other work on the machine makes times longer." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
@@ -86,9 +86,9 @@ def stage_table(label: str, run: Run) -> Table | None:
         cells = [TableCell(fmt.precise_duration(seen["seconds"]), order=seen["seconds"])]
         planned = number(stage.get("planned_steps"))
         ended |= planned is not None and planned != seen["steps"]
-        of = f"of {fmt.whole(planned)}" if planned is not None and planned != seen["steps"] else ""
-        cells += [TableCell(fmt.whole(seen["tokens"])), TableCell(fmt.whole(seen["steps"]), of)]
-        cells.append(TableCell(fmt.whole(seen["tokens_per_second"])))
+        of = f"of {fmt.integer(planned)}" if planned is not None and planned != seen["steps"] else ""
+        cells += [TableCell(fmt.integer(seen["tokens"])), TableCell(fmt.integer(seen["steps"]), of)]
+        cells.append(TableCell(fmt.integer(seen["tokens_per_second"])))
         rows.append((str(stage.get("domain")), (*cells, TableCell(fmt.fixed(seen["final_loss"])))))
     header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
     caption = "Steps: those whose weights a domain ended with, of those planned (`stop`); the notes say why." * ended
@@ -100,7 +100,7 @@ def mixture_table(label: str, run: Run) -> Table | None:
     rows = []
     for entry in run.results.get("mixture") or []:
         shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]
-        cells = [str(entry.get("source")), *shares, fmt.whole(number(entry.get("tokens")))]
+        cells = [str(entry.get("source")), *shares, fmt.integer(number(entry.get("tokens")))]
         rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(TableCell, cells))))
     header = ("Stage", "Source", "Requested", "Realised", "Tokens")
     return Table(f"{label}: what each stage was made of", header, tuple(rows)) if rows else None

@@ -181,8 +181,8 @@ def column_table(measure: Measure, comparison: Comparison) -> Table:
     shown = comparison.ranking[:SERIES]
     brief = len(measure.columns) * len(shown) > BRIEF
 
-    def cells(found: Measure) -> tuple[TableCell, ...]:
-        cells_of_pools = [cell(found.estimates[pool], found, not brief and found.best == pool) for pool in shown]
+    def cells(measure: Measure) -> tuple[TableCell, ...]:
+        cells_of_pools = [cell(measure.estimates[pool], measure, not brief and measure.best == pool) for pool in shown]
         return tuple(TableCell(each.text) for each in cells_of_pools) if brief else tuple(cells_of_pools)
 
     rows = [(column, cells(measure.column(column))) for column in measure.columns]

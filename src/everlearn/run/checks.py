@@ -55,7 +55,7 @@ class Check:
         detail: the outcome in words.
         error: the error of a check that failed.
         notes: warnings about behaviour that the user may not intend.
-        found: whether it passed but found something that a later check notes.
+        warned: whether it passed but found something that a later check notes.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Check:
     detail: str
     error: EverlearnError | None = None
     notes: tuple[str, ...] = ()
-    found: bool = False
+    warned: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def checks(run: OpenRun, only: str | None = None) -> Iterator[Check]:
     passed: dict[str, bool | None] = {}
     for item in listed(run, only):
         if all(passed[need] for need in item.needs):
-            before = len(run.found)
+            before = len(run.warnings)
             outcome = attempt(item.name, item.work)
-            outcome = replace(outcome, found=len(run.found) > before)
+            outcome = replace(outcome, warned=len(run.warnings) > before)
         else:
             outcome = Check(item.name, None, "an earlier check that this one needs has failed")
         passed[item.name] = outcome.ok
@@ -157,7 +157,7 @@ def listed(run: OpenRun, only: str | None = None) -> list[Item]:
             for task in tasks
             for item in (
                 Item(labels[task.name], partial(_labels, run, task)),
-                Item(f"end task '{task.name}': for this model", partial(_asked, run, task), (FITS,)),
+                Item(f"end task '{task.name}': for this model", partial(_model_fit, run, task), (FITS,)),
             )
         ),
         Item(LEAKS, partial(_leaks, run, corpora, end_tasks), (FITS, *files.values(), *labels.values())),
@@ -217,7 +217,7 @@ def _fits(run: OpenRun, model: PreTrainedModel) -> str:
 
 def _methods(run: OpenRun, model: PreTrainedModel) -> str:
     check_run_methods(run, model)
-    run.found += [*_merged(run, model), *_rows_left(run, model)]
+    run.warnings += [*_merged(run, model), *_rows_left(run, model)]
     return " + ".join(method.title for method in run.recipe.methods())
 
 
@@ -276,7 +276,7 @@ def _rows(run: OpenRun, name: str) -> str:
     domain = next((domain for domain in run.recipe.domains if domain.name == name), None)
     if domain is None:
         return f"{rows}, {held_out}"
-    run.found += _warm_up(run, name)
+    run.warnings += _warm_up(run, name)
     own = "".join(f", {key} {value}" for key, value in domain.train.items())
     return f"{rows}{_shares(prepared.train)}, {held_out}, {count(run.steps(name), 'step')}{own}"
 
@@ -311,7 +311,7 @@ def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig])
     """
     outcome, most = check_run_leaks(run, corpora, tasks), run.recipe.data.max_leaked
     general = run.recipe.general
-    run.found += outcome.notes(general.name if general is not None else None)
+    run.warnings += outcome.notes(general.name if general is not None else None)
     worst = max(outcome.leaks, key=lambda leak: leak.share, default=None)
     if most is not None and worst is not None and worst.share > most:
         raise DataError(f"{worst} The recipe allows {percent(most)} (`data.max_leaked`).")
@@ -323,11 +323,11 @@ def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig])
 def _labels(run: OpenRun, config: TaskConfig) -> str:
     task = make_task(config)
     outcome = task.check()
-    run.found += task.notes()
+    run.warnings += task.notes()
     return outcome
 
 
-def _asked(run: OpenRun, config: TaskConfig) -> str:
+def _model_fit(run: OpenRun, config: TaskConfig) -> str:
     kind, task = run.setting().kind, make_task(config)
     task.check_model(kind)
     task.check_tokenizer(run.setting().tokenizer)

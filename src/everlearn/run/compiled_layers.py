@@ -68,8 +68,8 @@ def check_compiling(train: Mapping[str, Any], model: nn.Module, methods: Sequenc
     try:
         torch.compile(nn.Identity(), **options)
     except Exception as error:  # torch's own classes, which differ between versions
-        said = ", ".join(f"`train.torch_compile_{name}: {value}`" for name, value in options.items() if value)
-        raise RecipeError(f"{said} cannot be used: {first_line(error).rstrip('.')}.") from None
+        settings = ", ".join(f"`train.torch_compile_{name}: {value}`" for name, value in options.items() if value)
+        raise RecipeError(f"{settings} cannot be used: {first_line(error).rstrip('.')}.") from None
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

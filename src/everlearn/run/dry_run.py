@@ -58,11 +58,11 @@ def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[
             trainer = Trainer(model=model, args=args)
         check_distribution(trainer, methods)
         check_compiling(options, model, methods, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
-        with refused(given(args, "optim", "optim_args", "optim_target_modules")):
+        with refused(options_set(args, "optim", "optim_args", "optim_target_modules")):
             optimizer = trainer.create_optimizer()
-        with refused(given(args, "lr_scheduler_type", "lr_scheduler_kwargs")):
+        with refused(options_set(args, "lr_scheduler_type", "lr_scheduler_kwargs")):
             trainer.create_scheduler(1, optimizer)
-        optim = given(args, "optim")["optim"]
+        optim = options_set(args, "optim")["optim"]
         return f"{optim}, learning rate {args.learning_rate:g}, {_precision(trainer)} on {args.device}"
 
 
@@ -106,7 +106,7 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
             f"Method '{masking[0]}' masks parameters, which DeepSpeed (`train.deepspeed`) gives no access to. Use "
             "DDP or FSDP (`train.fsdp`)."
         )
-    if trainer.is_deepspeed_enabled and (why := _why_whole(methods)):
+    if trainer.is_deepspeed_enabled and (why := _why_full_model(methods)):
         raise MethodError(f"`train.deepspeed` cannot divide this run: {why}. Leave it out (plain DDP).")
     if args.fsdp and not trainer.is_fsdp_enabled:
         raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
@@ -118,7 +118,7 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
 
 def why_not_sharded(model: nn.Module, methods: Sequence[Method]) -> str:
     """Return why FSDP2 cannot divide a model that these methods train; "" if it can."""
-    if why := _why_whole(methods):
+    if why := _why_full_model(methods):
         return why
     reading = [method.label for method in methods if method.needs.memory == "statistics"]
     if reading and (is_adapted(model) or any(method.adds_peft for method in methods)):
@@ -127,7 +127,7 @@ def why_not_sharded(model: nn.Module, methods: Sequence[Method]) -> str:
     return f"'{shared[0]}' of {kind} belongs to several modules, which form different groups" if shared else ""
 
 
-def _why_whole(methods: Sequence[Method]) -> str:
+def _why_full_model(methods: Sequence[Method]) -> str:
     """Return which method needs the whole model in each process; "" if none does."""
     writing = [method.label for method in methods if method.needs.writes]
     return f"method '{writing[0]}' writes text with the whole model in each step" if writing else ""
@@ -152,7 +152,7 @@ def _precision(trainer: Trainer) -> str:
     return "float32" if mixed == "no" else str(mixed)
 
 
-def given(args: TrainingArguments, *names: str) -> dict[str, Any]:
+def options_set(args: TrainingArguments, *names: str) -> dict[str, Any]:
     """Return the named arguments that are set, with enums as their values."""
     values = {name: getattr(args, name) for name in names}
     return {name: getattr(value, "value", value) for name, value in values.items() if value}

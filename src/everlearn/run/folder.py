@@ -61,14 +61,14 @@ class RunFolder:
 
     # -- the run ----------------------------------------------------------------------------------------------
 
-    def check_free(self, wanted: Recipe) -> None:
+    def check_free(self, recipe: Recipe) -> None:
         """Refuse a folder in which a new run cannot be created.
 
         Raises:
             RunError: it holds a run of this recipe (resume it) or of another (choose another name), or other files.
         """
         if self.recipe_file.exists():
-            differing = list(_differing(self.recipe().model_dump(), wanted.model_dump()))
+            differing = list(_differing(self.recipe().model_dump(), recipe.model_dump()))
             keys = ", ".join(f"`{key}`" for key in differing[:MOST_NAMED])
             more = ", …" if len(differing) > MOST_NAMED else ""
             resume = wording.command("resume", self.path)
@@ -85,10 +85,10 @@ class RunFolder:
         if self.path.exists() and any(not path.name.startswith(ours) for path in self.path.iterdir()):
             raise RunError(f"{self.path} exists and is not a run folder. Set another `run.name` or `run.folder`.")
 
-    def create(self, wanted: Recipe) -> None:
+    def create(self, recipe: Recipe) -> None:
         """Create the folder of a recipe; it must be free (see :meth:`check_free`)."""
-        self.check_free(wanted)
-        recipes.save(wanted, self.recipe_file)
+        self.check_free(recipe)
+        recipes.save(recipe, self.recipe_file)
         self.complete()
 
     def complete(self) -> None:
@@ -266,11 +266,11 @@ class RunFolder:
 
     def data_notes(self) -> list[str]:
         """Return the notes on the data that were saved when it was read; the data itself may be gone since."""
-        return [str(note) for note in self._found_in_data().get("notes", [])]
+        return [str(note) for note in self._data_facts().get("notes", [])]
 
     def leaked(self) -> dict[str, float]:
         """Return the share of each held-out set and end task that was found in training text, as saved then."""
-        return {str(name): float(share) for name, share in self._found_in_data().get("leaked", {}).items()}
+        return {str(name): float(share) for name, share in self._data_facts().get("leaked", {}).items()}
 
     def keep_data_findings(self, notes: list[str], leaked: Mapping[str, float]) -> None:
         """Save the notes on the data, and the shares of sets and tasks that were found in training text."""
@@ -278,9 +278,9 @@ class RunFolder:
         if notes != self.data_notes() or shares != self.leaked():
             files.write_json(self._data_file, {"notes": notes, "leaked": shares}, sealed=True)
 
-    def _found_in_data(self) -> dict[str, Any]:
-        found = files.read_json(self._data_file) if self._data_file.is_file() else {}
-        return found if isinstance(found, dict) else {}
+    def _data_facts(self) -> dict[str, Any]:
+        facts = files.read_json(self._data_file) if self._data_file.is_file() else {}
+        return facts if isinstance(facts, dict) else {}
 
     # -- the log ----------------------------------------------------------------------------------------------
 
@@ -326,10 +326,10 @@ def _at(line: dict[str, Any]) -> float:
     return step if isinstance(step, int | float) else 0
 
 
-def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the dotted names of the keys whose values differ."""
-    for key in dict.fromkeys((*there, *wanted)):
-        old, new = there.get(key), wanted.get(key)
+    for key in dict.fromkeys((*there, *here)):
+        old, new = there.get(key), here.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differing(old, new, f"{prefix}{key}.")
         elif old != new:

@@ -301,14 +301,14 @@ class ForgettingGuard:
         return int(self.state.best[-1]["step"]) if self.state.best else 0
 
     def _checkpoint(self, step: int) -> Path:
-        found = next((each for each in checkpoints(self._folder) if step_of(each) == step), None)
-        wrong = f"{self._folder} has no checkpoint of step {step:,}" if found is None else files.damage(found)
-        if found is None or wrong is not None:
+        checkpoint = next((each for each in checkpoints(self._folder) if step_of(each) == step), None)
+        wrong = f"{self._folder} has no checkpoint of step {step:,}" if checkpoint is None else files.damage(checkpoint)
+        if checkpoint is None or wrong is not None:
             raise RunError(
                 f"{wrong}, with which '{self.domain}' ends. Restore it from a copy, or delete {self._folder} to train "
                 "the domain again."
             )
-        return found
+        return checkpoint
 
     def _save(self) -> None:
         if self._writes:

@@ -82,7 +82,7 @@ class HeldOutSets:
 
     def _draw_again(self, name: str, wrong: str) -> None:
         path = self._path(name)
-        meant = files.listed(path.parent)[path.name]
+        sealed_digest = files.listed(path.parent)[path.name]
         try:
             self.run.prepared(name)
         except EverlearnError as error:
@@ -93,8 +93,8 @@ class HeldOutSets:
         if self.run.processes.is_main_process:
             self.run.reporter.say(f"{wrong}. It is drawn again.")
             self._draw(name)
-            if files.digest(path) != meant:
-                files.write_json(path.parent / files.SEAL, {**files.listed(path.parent), path.name: meant})
+            if files.digest(path) != sealed_digest:
+                files.write_json(path.parent / files.SEAL, {**files.listed(path.parent), path.name: sealed_digest})
                 raise RunError(
                     f"{wrong}, and the text of '{name}' is not what it was drawn from. Restore one of them from a "
                     "copy: without it later models cannot be compared with earlier ones."

@@ -86,36 +86,36 @@ def recipe(
     return built.changed(model=built.model.model_dump(mode="json") | saved)
 
 
-def domains(given: Domains, cache: str | None) -> list[dict[str, Any]]:
+def domains(items: Domains, cache: str | None) -> list[dict[str, Any]]:
     """Return domains in the form of a recipe.
 
     Args:
-        given: the domains, in the order in which they are learnt.
+        items: the domains, in the order in which they are learnt.
         cache: the recipe's `data.cache`; None for the user's default cache.
 
     Raises:
         RecipeError: an item is not a domain.
         DataError: texts or rows cannot be used.
     """
-    if isinstance(given, Mapping):
-        listed = [{"name": name, **_keys(value, f"Domain '{name}'")} for name, value in given.items()]
+    if isinstance(items, Mapping):
+        listed = [{"name": name, **_keys(value, f"Domain '{name}'")} for name, value in items.items()]
         return [domain(item, cache) for item in listed]
-    return [domain(item, cache) for item in given]
+    return [domain(item, cache) for item in items]
 
 
-def domain(given: DomainLike, cache: str | None, name: str = "") -> dict[str, Any]:
+def domain(source: DomainLike, cache: str | None, name: str = "") -> dict[str, Any]:
     """Return one domain in the form of a recipe; texts in memory are written to a file.
 
     `name` is the default name.
     """
-    if isinstance(given, Domain):
-        return given.model_dump(exclude_unset=True)
-    if not isinstance(given, Mapping):
+    if isinstance(source, Domain):
+        return source.model_dump(exclude_unset=True)
+    if not isinstance(source, Mapping):
         raise RecipeError(
             f"A domain is a `Domain`, or a mapping such as {{'name': 'reviews', 'path': 'reviews.jsonl'}}; got "
-            f"{_shown(given)}."
+            f"{_shown(source)}."
         )
-    raw = dict(given)
+    raw = dict(source)
     called = str(raw.get("name", name))
     if "data" in raw:
         if "path" in raw:
@@ -127,15 +127,15 @@ def domain(given: DomainLike, cache: str | None, name: str = "") -> dict[str, An
     return raw
 
 
-def general(given: Any, cache: str | None) -> dict[str, Any]:
+def general(source: Any, cache: str | None) -> dict[str, Any]:
     """Return general text in the form of a recipe."""
-    keys = given.model_dump(exclude_unset=True) if isinstance(given, Domain) else _keys(given, "General text")
+    keys = source.model_dump(exclude_unset=True) if isinstance(source, Domain) else _keys(source, "General text")
     return domain(keys, cache, "general")
 
 
-def tasks(given: Iterable[Task]) -> list[dict[str, Any]]:
+def tasks(items: Iterable[Task]) -> list[dict[str, Any]]:
     """Return end tasks in the form of a recipe."""
-    listed = list(given)
+    listed = list(items)
     if (wrong := next((each for each in listed if not isinstance(each, TaskConfig | Mapping)), None)) is not None:
         raise RecipeError(f"An end task is an `EndTask`, or a mapping of its keys; got {_shown(wrong)}.")
     return [
@@ -144,9 +144,9 @@ def tasks(given: Iterable[Task]) -> list[dict[str, Any]]:
     ]
 
 
-def methods(given: MethodLike | Sequence[MethodLike]) -> list[Any]:
+def methods(items: MethodLike | Sequence[MethodLike]) -> list[Any]:
     """Return one method or several in the form of a recipe."""
-    listed = list(given) if isinstance(given, list | tuple) else [given]
+    listed = list(items) if isinstance(items, list | tuple) else [items]
     for each in listed:
         if isinstance(each, type) and issubclass(each, Method):
             raise RecipeError(f"`methods` holds the class {each.__name__}: make an object of it, `{each.__name__}()`.")
@@ -160,15 +160,15 @@ def methods(given: MethodLike | Sequence[MethodLike]) -> list[Any]:
     ]
 
 
-def _keys(given: Any, what: str) -> dict[str, Any]:
+def _keys(source: Any, what: str) -> dict[str, Any]:
     """Return recipe keys for a path, texts, or a mapping of keys."""
-    if isinstance(given, Mapping) and not _split_by_name(given):
-        return dict(given)
-    if isinstance(given, str | os.PathLike):
-        return {"path": str(given)}
-    if _split_by_name(given):
-        _refuse_splits(given, what)
-    return {"data": given}
+    if isinstance(source, Mapping) and not _split_by_name(source):
+        return dict(source)
+    if isinstance(source, str | os.PathLike):
+        return {"path": str(source)}
+    if _split_by_name(source):
+        _refuse_splits(source, what)
+    return {"data": source}
 
 
 # -- texts ----------------------------------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ def _rows(texts: Any, what: str, corpus: Corpus) -> Iterator[dict[str, Any]]:
                     )
             yield {column: row[column] for column in (*columns, *corpus.optional) if column in row}
         elif not isinstance(row, list | tuple if chats else str):
-            wanted = "a chat (a list of messages)" if chats else "a text"
-            raise DataError(f"Item {number} of {what} must be {wanted} or a mapping of columns; it is {_shown(row)}.")
+            expected = "a chat (a list of messages)" if chats else "a text"
+            raise DataError(f"Item {number} of {what} must be {expected} or a mapping of columns; it is {_shown(row)}.")
         elif len(columns) > 1:
             raise DataError(f"{what} has two columns, {' and '.join(columns)}: its rows must be mappings of these.")
         else:
@@ -275,52 +275,52 @@ def check_kept(recipe: Recipe, folder: RunFolder) -> None:
 # -- a model ----------------------------------------------------------------------------------------------------------
 
 
-def model(given: Any, tokenizer: Any) -> dict[str, Any] | None:
+def model(source: Any, tokenizer: Any) -> dict[str, Any] | None:
     """Return the model in the form of a recipe, with :data:`BASE` in place of objects.
 
     Args:
-        given: hub id, folder, recipe keys (`model`), or a model object.
+        source: hub id, folder, recipe keys (`model`), or a model object.
         tokenizer: hub id, folder, or a tokenizer object; None for the model's own.
 
     Raises:
         ModelError: the model has adapters or is quantised, or `tokenizer` is missing for a model object.
     """
-    if isinstance(given, PreTrainedModel):
-        _check(given)
+    if isinstance(source, PreTrainedModel):
+        _check(source)
         if tokenizer is None:
             raise ModelError("A model that is given as an object needs its `tokenizer` beside it.")
         keys: dict[str, Any] = {"path": BASE}
-    elif isinstance(given, Mapping):
-        keys = dict(given)
-    elif given is None or isinstance(given, str | os.PathLike):
-        keys = {} if given is None else {"path": str(given)}
+    elif isinstance(source, Mapping):
+        keys = dict(source)
+    elif source is None or isinstance(source, str | os.PathLike):
+        keys = {} if source is None else {"path": str(source)}
     else:
-        _refuse(given)
+        _refuse(source)
     if tokenizer is not None:
         keys["tokenizer"] = BASE if isinstance(tokenizer, PreTrainedTokenizerBase) else str(tokenizer)
     return keys or None
 
 
-def _is_object(*given: Any) -> bool:
-    return any(isinstance(each, PreTrainedModel | PreTrainedTokenizerBase) for each in given)
+def _is_object(*objects: Any) -> bool:
+    return any(isinstance(each, PreTrainedModel | PreTrainedTokenizerBase) for each in objects)
 
 
-def _check(given: PreTrainedModel) -> None:
-    if any(isinstance(module, BaseTunerLayer) for module in given.modules()):
+def _check(pretrained: PreTrainedModel) -> None:
+    if any(isinstance(module, BaseTunerLayer) for module in pretrained.modules()):
         _refuse_adapters()
-    if getattr(given, "is_quantized", False) or getattr(given, "hf_quantizer", None) is not None:
+    if getattr(pretrained, "is_quantized", False) or getattr(pretrained, "hf_quantizer", None) is not None:
         raise ModelError(
             "The model is quantised, and stages are trained in float32 weights: load it without a quantization_config."
         )
-    if any(parameter.is_meta for parameter in given.parameters()):
+    if any(parameter.is_meta for parameter in pretrained.parameters()):
         raise ModelError("Some weights of the model are not loaded (on the device `meta`): load it without device_map.")
 
 
-def _refuse(given: Any) -> NoReturn:
-    if hasattr(given, "peft_config"):
+def _refuse(source: Any) -> NoReturn:
+    if hasattr(source, "peft_config"):
         _refuse_adapters()
     raise ModelError(
-        f"`model` must be a hub id, a folder or a transformers model with a language-model head; got {_shown(given)}."
+        f"`model` must be a hub id, a folder or a transformers model with a language-model head; got {_shown(source)}."
     )
 
 
@@ -335,9 +335,9 @@ def _save(model: Any, tokenizer: Any, place: Path) -> None:
     """Save the objects among model and tokenizer; check that an earlier save holds the same."""
     before = files.read_json(place / files.SEAL) if files.damage(place) is None else None
     aside = place if before is None else place.with_name(f"{files.PARTIAL}{BASE}.{os.getpid()}")
-    with files.new_folder(aside) as made:
+    with files.new_folder(aside) as new_folder:
         for each in filter(_is_object, (model, tokenizer)):
-            each.save_pretrained(made)
+            each.save_pretrained(new_folder)
     if before is not None:
         after = files.read_json(aside / files.SEAL)
         shutil.rmtree(aside)

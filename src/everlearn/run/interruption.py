@@ -25,7 +25,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.folder = Path()
-        self.asked = False
+        self.stop_requested = False
         self.training = False
         self._before: dict[int, Any] = {}
 
@@ -35,7 +35,7 @@ class Interruption:
         return self
 
     def __enter__(self) -> Interruption:
-        self.asked = self.training = False
+        self.stop_requested = self.training = False
         if threading.current_thread() is threading.main_thread() and not self._before:
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # ignored signals stay ignored, as under `nohup`
@@ -52,9 +52,9 @@ class Interruption:
             )
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked or not self.training:
+        if self.stop_requested or not self.training:
             raise KeyboardInterrupt
-        self.asked = True
+        self.stop_requested = True
 
     def callback(self) -> TrainerCallback:
         """Return a callback that makes the Trainer save and stop after the step in which a signal arrived."""
@@ -62,7 +62,7 @@ class Interruption:
 
     def stop_here(self) -> None:
         """Raise ``Interrupted`` if a signal arrived during training."""
-        if self.asked:
+        if self.stop_requested:
             raise Interrupted(f"Stopped and saved. Continue with `{wording.command('resume', self.folder)}`.")
 
 
@@ -77,15 +77,15 @@ class _Callback(TrainerCallback):
         self.interruption.training = False
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        stop = self.interruption.asked
+        stop = self.interruption.stop_requested
         if args.world_size > 1:
             # A signal reaches the processes at different steps, but all must stop after the same one. Reading the vote
             # synchronises an accelerator, so it is done there only with the log, which synchronises anyway.
             stop = False
             if args.device.type == "cpu" or control.should_log:
-                votes = torch.tensor(float(self.interruption.asked), device=args.device)
+                votes = torch.tensor(float(self.interruption.stop_requested), device=args.device)
                 torch.distributed.all_reduce(votes)
-                stop = self.interruption.asked = bool(votes)
+                stop = self.interruption.stop_requested = bool(votes)
         if stop:
             control.should_save = control.should_training_stop = True
         return control

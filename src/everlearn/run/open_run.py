@@ -82,7 +82,7 @@ class OpenRun:
         self.reporter.left(None)  # the reporter may still show the estimate of an earlier run
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
-        self.found: list[str] = []
+        self.warnings: list[str] = []
         """Warnings of the checks, on the examples of end tasks and on the training of domains."""
         self.leaked: dict[str, float] = {}
         """Held-out set or end task → the share of it that the checks found in training text."""
@@ -434,7 +434,7 @@ class OpenRun:
         if self._prepared:
             setting = self.setting()
             read = notes_of(self.corpora, self._prepared, setting.block_size, len(setting.tokenizer))
-        notes = dict.fromkeys([*self.folder.data_notes(), *read, *self.found])
+        notes = dict.fromkeys([*self.folder.data_notes(), *read, *self.warnings])
         if not notes:
             return []
         # Results and reports are shared, so local folders are left out.

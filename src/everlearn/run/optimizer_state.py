@@ -33,8 +33,8 @@ def state_of(model: nn.Module, optimizer: Optimizer) -> Carried:
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                whole = value.full_tensor() if isinstance(value, DTensor) else value
-                tensors[f"{key}/{name}"] = whole.detach().cpu()
+                tensor = value.full_tensor() if isinstance(value, DTensor) else value
+                tensors[f"{key}/{name}"] = tensor.detach().cpu()
             else:
                 numbers[f"{key}/{name}"] = value
     return tensors, {"optimizer": type(optimizer).__name__, "parameters": list(parameters), "numbers": numbers}
@@ -79,10 +79,10 @@ def restore(carried: Carried, model: nn.Module, optimizer: Optimizer) -> None:
             value = distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
         state.setdefault(name, {})[key] = value
     names = {id(parameter): name for name, parameter in parameters.items()}
-    whole = optimizer.state_dict()
+    current = optimizer.state_dict()
     order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
     # `load_state_dict` moves each entry to the device and type that the optimizer needs.
-    optimizer.load_state_dict(whole | {"state": {at: state[name] for at, name in enumerate(order) if name in state}})
+    optimizer.load_state_dict(current | {"state": {at: state[name] for at, name in enumerate(order) if name in state}})
 
 
 def _reshaped(tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> list[str]:

@@ -61,25 +61,25 @@ class RowScorer:
         """Score the missing held-out sets of a plain checkpoint in one pass, in batches that may span two sets."""
         moments = [time.monotonic()]
 
-        def keep(cell: Cell, *, found: bool = False) -> None:
+        def keep(cell: Cell, *, cached: bool = False) -> None:
             self._keep_text(cell)
             moments.append(time.monotonic())
-            self.run.took(SETS, 1, None if found else moments[-1] - moments[-2])
+            self.run.took(SETS, 1, None if cached else moments[-1] - moments[-2])
 
         def sets() -> Iterator[tuple[HeldOutText, bool]]:
             for name in wanted_sets(self.run.recipe, self.row):
-                task, wanted = self.models.held_out(name), name in missing
+                task, needed = self.models.held_out(name), name in missing
                 if (
-                    wanted
+                    needed
                     and self.shared is not None
                     and (there := self.shared.find(task, self.conditions)) is not None
                 ):
-                    keep(there, found=True)
+                    keep(there, cached=True)
                     done.more(len(task.held_out.blocks))
-                    wanted = False
-                elif wanted and self.shared is not None:
+                    needed = False
+                elif needed and self.shared is not None:
                     new[name] = task
-                yield task, wanted
+                yield task, needed
 
         def keep_new(cell: Cell) -> None:
             keep(cell)

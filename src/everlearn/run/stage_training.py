@@ -63,7 +63,7 @@ class StageTraining:
         )
         self.protection = Protection(methods, self.stage)
         self.carried: optimizer_state.Carried | None = None
-        self._said: list[str] = []
+        self._shown_notes: list[str] = []
 
     def begin(self) -> None:
         """Load the latest checkpoint, if there is one, and let the methods begin the domain."""
@@ -79,7 +79,7 @@ class StageTraining:
             load_memories(self.checkpoint / MEMORY, self.methods)
             stage.notes = notes_in(self.checkpoint)
             stage.step = step_of(self.checkpoint)
-        self._said = list(stage.notes)
+        self._shown_notes = list(stage.notes)
         if self.writes:
             stage.log = lambda line: run.folder.log(self._log_prefix | line)
         self.source = self.protection.begin()
@@ -161,9 +161,9 @@ class StageTraining:
     def _report_notes(self) -> None:
         """Report the notes that were not reported yet."""
         for note in self.stage.notes:
-            if note not in self._said:
+            if note not in self._shown_notes:
                 self.run.reporter.say(note)
-                self._said.append(note)
+                self._shown_notes.append(note)
 
     def _trainer(self, options: dict[str, Any], done: Advance) -> StageTrainer:
         run, stage = self.run, self.stage

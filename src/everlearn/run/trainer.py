@@ -31,7 +31,7 @@ from everlearn.model.objectives import IGNORE
 from everlearn.model.sharding import local
 from everlearn.run import optimizer_state
 from everlearn.run.checkpoint import DATA_STATE, checkpoints, reading_checkpoint, step_of
-from everlearn.run.dry_run import check_distribution, check_processes, given, refused
+from everlearn.run.dry_run import check_distribution, check_processes, options_set, refused
 from everlearn.run.stage_files import MEMORY, save_memories
 from everlearn.wording import count
 
@@ -170,7 +170,7 @@ class StageTrainer(Trainer):
         """Return the optimizer of `train`, as the methods wrap it."""
         optimizer: torch.optim.Optimizer | None = self.optimizer
         if optimizer is None:
-            with refused(given(self.args, "optim", "optim_args", "optim_target_modules")):
+            with refused(options_set(self.args, "optim", "optim_args", "optim_target_modules")):
                 plain = super().create_optimizer(model)
             self.optimizer = optimizer = self.protection.optimizer(plain)
         return optimizer

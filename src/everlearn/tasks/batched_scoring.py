@@ -32,7 +32,7 @@ class _Set:
     """
 
     task: HeldOutText
-    wanted: bool
+    needed: bool
     without: Tensor | None
     losses: list[BlockLosses] = field(default_factory=list)
 
@@ -59,21 +59,21 @@ def measure_together(
     """
     chunk: list[tuple[_Set, int]] = []
     with at_rest(models_of(predictor), how.device, how.bf16):
-        for task, wanted in sets:
-            own = _Set(task, wanted, task.without_content(how.tokenizer) if wanted else None)
+        for task, needed in sets:
+            own = _Set(task, needed, task.without_content(how.tokenizer) if needed else None)
             for number in range(len(task.held_out.blocks)):
                 chunk.append((own, number))
                 if len(chunk) == how.batch_size:
                     _score(chunk, predictor, how, keep)
-                    more(sum(each.wanted for each, _ in chunk))
+                    more(sum(each.needed for each, _ in chunk))
                     chunk = []
         _score(chunk, predictor, how, keep)
-        more(sum(each.wanted for each, _ in chunk))
+        more(sum(each.needed for each, _ in chunk))
 
 
 def _score(chunk: list[tuple[_Set, int]], predictor: Predictor, how: Conditions, keep: Callable[[Cell], None]) -> None:
     """Score one batch; a block's number within its own set seeds its masks."""
-    if not any(own.wanted for own, _ in chunk):
+    if not any(own.needed for own, _ in chunk):
         return
     blocks = [own.task.held_out.blocks.take([number])[0] for own, number in chunk]
     batch = {key: x.to(how.device) for key, x in how.objective.collate(blocks, [number for _, number in chunk]).items()}
@@ -90,7 +90,7 @@ def _score(chunk: list[tuple[_Set, int]], predictor: Predictor, how: Conditions,
         stop = start + sum(each is own for each, _ in chunk)
         own.losses.append(losses.part(start, stop))
         start = stop
-        if own.wanted and sum(map(len, (part.nats for part in own.losses))) == len(own.task.held_out.blocks):
+        if own.needed and sum(map(len, (part.nats for part in own.losses))) == len(own.task.held_out.blocks):
             joined = BlockLosses.joined(own.losses)
             check_finite(joined)
             keep(own.task.cell(joined, how))

@@ -122,8 +122,8 @@ class BigBench(Task):
     def fingerprint(self) -> str:
         marks = self.config.model_dump_json(exclude={"name", "domain", "test"})
         examples = [(e.prompt, e.options, e.scores, e.targets) for e in self.shown]
-        ways = [(s.name, len(s.examples), s.stop, s.regex) for s in self.subtasks]
-        return hash_of(self.kind, marks, self.measured, self.score, self.limits, ways, examples)
+        subtasks = [(s.name, len(s.examples), s.stop, s.regex) for s in self.subtasks]
+        return hash_of(self.kind, marks, self.measured, self.score, self.limits, subtasks, examples)
 
     def texts(self) -> Sequence[str]:
         return [example.prompt for example in self.shown]
@@ -140,7 +140,7 @@ class BigBench(Task):
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         outcomes: dict[str, Any] = {}
         numbers = np.repeat(np.arange(len(self.subtasks)), [len(s.examples) for s in self.subtasks])
-        given: dict[str, Any] = {"subtask": numbers}
+        properties: dict[str, Any] = {"subtask": numbers}
         texts: list[str] = []
         if CHOICE in self.measured:
             questions = [[(example.prompt, option) for option in example.options] for example in self.shown]
@@ -150,14 +150,14 @@ class BigBench(Task):
                 scores[: len(example.scores), number] = example.scores
             chosen = np.argmin(nats, axis=0)
             outcomes |= {"option_nats": nats, "grade": np.take_along_axis(scores, chosen[None], axis=0)[0]}
-            given["option_scores"] = scores
+            properties["option_scores"] = scores
         if self.measured != [CHOICE]:
             # White space at a prompt's end belongs to the answer, as it does for options.
             how = conditions
-            if CHOICE in self.measured and (told := conditions.progress) is not None:
-                how = replace(conditions, progress=lambda done: told(len(self.shown) + done))
-            whole = written(self.config, [e.prompt.rstrip() for e in self.shown], predictor, how)
-            texts = [self.subtasks[number].said(text) for number, text in zip(numbers, whole, strict=True)]
+            if CHOICE in self.measured and (progress := conditions.progress) is not None:
+                how = replace(conditions, progress=lambda done: progress(len(self.shown) + done))
+            answers = written(self.config, [e.prompt.rstrip() for e in self.shown], predictor, how)
+            texts = [self.subtasks[number].answer_in(text) for number, text in zip(numbers, answers, strict=True)]
             pairs = list(zip(texts, self.shown, strict=True))
             if EXACT in self.measured:
                 outcomes["exact_match"] = np.array([exact_match(text, e.targets) for text, e in pairs], np.float64)
@@ -177,7 +177,7 @@ class BigBench(Task):
             self.name,
             conditions.row,
             outcomes,
-            given,
+            properties,
             facts,
             texts=tuple(texts),
             fingerprint=self.fingerprint(),

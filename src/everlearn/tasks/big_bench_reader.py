@@ -125,7 +125,7 @@ class Subtask:
     stop: str
     regex: str
 
-    def said(self, text: str) -> str:
+    def answer_in(self, text: str) -> str:
         """Return the part of a written text that counts as the answer."""
         text = text.partition(self.stop)[0] if self.stop else text
         if self.regex:

@@ -74,7 +74,7 @@ class ChatTask(TaskConfig):
     max_new_tokens: int = Field(default=256, ge=1)
     """Number of tokens within which a turn must end."""
 
-    def asked(self) -> list[str]:
+    def read_prompts(self) -> list[str]:
         """Return the prompts; raise ``DataError`` if there are none."""
         if self.prompts is None:
             return list(PROMPTS)
@@ -114,7 +114,7 @@ class Chat(Task):
     @cached_property
     def prompts(self) -> list[str]:
         """Return the prompts; raise ``DataError`` if they cannot be read."""
-        return self.config.asked()
+        return self.config.read_prompts()
 
     def check(self) -> str:
         return f"{count(len(self.prompts), 'prompt')}, {count(self.config.max_new_tokens, 'token')} to answer each"
@@ -200,10 +200,10 @@ def template_of(tokenizer: Any) -> Template:
             "it, or set `model.tokenizer` to that of the chat model."
         )
     special = {*tokenizer.all_special_ids, *(number for number, added in _added(tokenizer).items() if added.special)}
-    asked = {"role": "user", "content": "Hello."}
-    answered = [asked, {"role": "assistant", "content": ANSWER}]
+    question = {"role": "user", "content": "Hello."}
+    answered = [question, {"role": "assistant", "content": ANSWER}]
     # In some templates only the beginning of the next turn ends a turn (GLM-4.5).
-    ends = (_end(tokenizer, turns, special) for turns in (answered, [*answered, asked]))
+    ends = (_end(tokenizer, turns, special) for turns in (answered, [*answered, question]))
     end = next((number for number in ends if number is not None), None)
     if end is None:
         raise ModelError(

@@ -129,8 +129,8 @@ class Choice(Task):
             nats[question.answers.index(answer) if answer in question.answers else 0, number] = 0.0
         sizes = np.ones(nats.shape, np.int64)
         outcomes, right = {"option_nats": nats, "option_tokens": sizes}, [q.right for q in self.questions]
-        given = {"right_option": np.array(right, np.int64), "option_bytes": sizes}
-        return Cell(self.kind, self.name, answer, outcomes, given, self.facts, fingerprint=self.fingerprint())
+        properties = {"right_option": np.array(right, np.int64), "option_bytes": sizes}
+        return Cell(self.kind, self.name, answer, outcomes, properties, self.facts, fingerprint=self.fingerprint())
 
 
 def option_nats(

@@ -74,9 +74,9 @@ def options_of(conditions: Conditions, done: int = 0) -> TuningOptions:
     return TuningOptions(device=conditions.device, bf16=conditions.bf16, progress=_further(conditions.progress, done))
 
 
-def _further(told: Callable[[int], None] | None, done: int) -> Callable[[int], None] | None:
+def _further(progress: Callable[[int], None] | None, done: int) -> Callable[[int], None] | None:
     """Return a progress function that counts on from `done`."""
-    return None if told is None else lambda more: told(done + more)
+    return None if progress is None else lambda more: progress(done + more)
 
 
 def evaluate_task(
@@ -104,11 +104,11 @@ def by_seed(
     **options: Unpack[TuningOptions],
 ) -> NDArray[np.float64]:
     """Return what :func:`probabilities_after` does, for each seed, [seeds, len(test.texts), classes]."""
-    steps, told, found = steps_of(task, train), options.get("progress"), []
+    steps, progress, probabilities = steps_of(task, train), options.get("progress"), []
     for number, seed in enumerate(seeds):
-        own = options | TuningOptions(progress=_further(told, number * steps))
-        found.append(probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **own))
-    return np.stack(found)
+        own = options | TuningOptions(progress=_further(progress, number * steps))
+        probabilities.append(probabilities_after(model, tokenizer, task, train, test, steps, seed=seed, **own))
+    return np.stack(probabilities)
 
 
 def fine_tune(

@@ -72,18 +72,18 @@ class Generation(Task):
             "rouge_l": [rouge_l(text, right) for text, right in pairs],
         }
         scores: dict[str, Any] = {name: np.array(values, np.float64) for name, values in outcomes.items()}
-        given: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
         facts: dict[str, Any] = {"targets": [list(right) for _, right in pairs]}
         if config.labels:
             scores["predictions"] = np.array([[label_of(text, config.labels) for text in texts]], np.int64)
-            given["truth"] = np.array([label_of(right[0], config.labels) for _, right in pairs], np.int64)
+            properties["truth"] = np.array([label_of(right[0], config.labels) for _, right in pairs], np.int64)
             facts |= {"classes": list(range(len(config.labels))), "labels": list(config.labels)}
         return Cell(
             self.kind,
             self.name,
             row,
             scores,
-            given,
+            properties,
             facts,
             texts=tuple(texts),
             fingerprint=self.fingerprint(),

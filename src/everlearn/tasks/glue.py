@@ -61,14 +61,14 @@ class GlueEvaluation(Task):
         form, (train, test, part, _) = FORMATS[self.config.task], self.sets
         tokenizer, options = conditions.tokenizer, options_of(conditions)
         every = by_seed(predictor, tokenizer, self.config, train, test, conditions.seeds, **options)
-        outcomes, given = {"values": every[..., 0]}, {"target": test.labels}
+        outcomes, properties = {"values": every[..., 0]}, {"target": test.labels}
         facts: dict[str, object] = {"scores": list(form.scores)}
         if form.labels:
-            outcomes, given = {"predictions": every.argmax(-1)}, {"truth": test.labels}
+            outcomes, properties = {"predictions": every.argmax(-1)}, {"truth": test.labels}
             facts |= {"classes": list(range(len(form.labels))), "positive": 1}
         if len(form.tests) > 1:
-            given["mismatched"] = part
+            properties["mismatched"] = part
         return Cell(
-            self.kind, self.name, conditions.row, outcomes, given, facts, conditions.seeds,
+            self.kind, self.name, conditions.row, outcomes, properties, facts, conditions.seeds,
             fingerprint=self.fingerprint(),
         )  # fmt: skip

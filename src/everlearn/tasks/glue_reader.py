@@ -195,6 +195,6 @@ def _rows_of_hub(task: GlueTask, part: str) -> Iterator[tuple[str, tuple[str, ..
         if missing := [column for column in columns if column not in rows.column_names]:
             listed = ", ".join(f"'{column}'" for column in rows.column_names)
             raise DataError(f"'{task.path}' ({form.subset}) has no column '{missing[0]}'; its columns are {listed}.")
-        found = [tuple(row[column] for column in columns) for row in rows.select_columns(list(columns))]
-    for number, (*texts, label) in enumerate(found, start=1):
+        records = [tuple(row[column] for column in columns) for row in rows.select_columns(list(columns))]
+    for number, (*texts, label) in enumerate(records, start=1):
         yield f"{task.path} ({form.subset}, {split}), row {number}", tuple(texts), str(label)

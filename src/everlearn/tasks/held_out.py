@@ -105,7 +105,7 @@ class HeldOut:
         blocks = PackedBlocks.from_blocks(self.blocks.take(numbers), 0, self.blocks.name)
         return replace(self, blocks=blocks, rows={name: column[numbers] for name, column in self.rows.items()})
 
-    def given(self, items: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def row_properties(self, items: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Return the facts of a cell about its rows: the bytes of their labels, and their documents.
 
         Args:
@@ -211,14 +211,18 @@ class HeldOutText(Task):
         )
         return self.cell(losses, conditions)
 
-    def cell(self, found: BlockLosses, conditions: Conditions) -> Cell:
+    def cell(self, losses: BlockLosses, conditions: Conditions) -> Cell:
         """Return the cell of these losses."""
-        given = self.held_out.given(found.items)
-        total = float(np.sum(found.items))
-        width = float(given["bytes"].sum()) / total if "bytes" in given and total else self.held_out.bytes_per_token
-        both, mark = (found.content_nats, found.content_items), self.fingerprint()
+        properties = self.held_out.row_properties(losses.items)
+        total = float(np.sum(losses.items))
+        width = (
+            float(properties["bytes"].sum()) / total
+            if "bytes" in properties and total
+            else self.held_out.bytes_per_token
+        )
+        both, mark = (losses.content_nats, losses.content_items), self.fingerprint()
         return text_cell(
-            found.nats, found.items, width, *both, given=given, task=self.name, row=conditions.row, mark=mark
+            losses.nats, losses.items, width, *both, given=properties, task=self.name, row=conditions.row, mark=mark
         )
 
     def without_content(self, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:

@@ -124,11 +124,11 @@ def _together(encode: Any, pairs: Sequence[Pair]) -> tuple[list[list[int]], list
     An option can merge with the prompt's last token, so that nothing is left after the prompt. All options of that
     prompt are then scored from that token on.
     """
-    befores, whole = (encode(texts) for texts in ([p.rstrip() for p, _ in pairs], [p + o for p, o in pairs]))
+    befores, joined = (encode(texts) for texts in ([p.rstrip() for p, _ in pairs], [p + o for p, o in pairs]))
     cuts: dict[str, int] = {}
-    for (prompt, _), before, ids in zip(pairs, befores, whole, strict=True):
+    for (prompt, _), before, ids in zip(pairs, befores, joined, strict=True):
         cuts[prompt] = max(0, min(cuts.get(prompt, len(before)), len(before), len(ids) - 1))
-    cut = [(ids[: cuts[prompt]], ids[cuts[prompt] :]) for (prompt, _), ids in zip(pairs, whole, strict=True)]
+    cut = [(ids[: cuts[prompt]], ids[cuts[prompt] :]) for (prompt, _), ids in zip(pairs, joined, strict=True)]
     return [before for before, _ in cut], [ids for _, ids in cut]
 
 
@@ -178,9 +178,9 @@ def _sums(losses: Tensor, chunk: list[list[Option]], shared: bool, kind: Kind) -
 def _one_row(chunk: list[list[Option]], asking: Asking, rows: int) -> Batch:
     """Make a decoder's batch with a row for each question: the prompt and its options one after another."""
     option_tokens = [[token for option in question for token in option.ids] for question in chunk]
-    whole = [[*question[0].prompt, *own] for question, own in zip(chunk, option_tokens, strict=True)]
+    sequences = [[*question[0].prompt, *own] for question, own in zip(chunk, option_tokens, strict=True)]
     labels = padded(option_tokens, IGNORE, PAD_LABELS_TO, count=rows)
-    ids, places = padded(whole, asking.encoder.pad, PAD_TO, count=rows), torch.zeros_like(labels)
+    ids, places = padded(sequences, asking.encoder.pad, PAD_TO, count=rows), torch.zeros_like(labels)
     masks, positions = [], []
     for number in range(rows):
         question = chunk[number] if number < len(chunk) else []
@@ -242,15 +242,15 @@ def _masked(chunk: list[list[Option]], asking: Asking, rows: int) -> Batch:
     labels = padded(
         [[t for option in question for t in option.ids] for question in chunk], IGNORE, PAD_LABELS_TO, count=rows
     )
-    places, whole = torch.zeros_like(labels), []
+    places, sequences = torch.zeros_like(labels), []
     for number, question in enumerate(chunk):
         prompt, masks = question[0].prompt, [asking.encoder.tokenizer.mask_token_id] * question[0].masks
-        whole.append([*prompt, *masks, *asking.encoder.suffix])
+        sequences.append([*prompt, *masks, *asking.encoder.suffix])
         at = [len(prompt) + place for option in question for place in range(len(option.ids))]
         places[number, : len(at)] = torch.tensor(at)
-    seen = padded([[1] * len(row) for row in whole], 0, PAD_TO, count=rows)
+    seen = padded([[1] * len(row) for row in sequences], 0, PAD_TO, count=rows)
     seen[len(chunk) :, 0] = 1  # a row that attends to nothing would give NaN
-    ids = padded(whole, asking.encoder.pad, PAD_TO, count=rows)
+    ids = padded(sequences, asking.encoder.pad, PAD_TO, count=rows)
     return {"input_ids": ids, "attention_mask": seen, "positions": places, "labels": labels}
 
 

@@ -49,7 +49,7 @@ class Harness(Options):
     include_path: str | None = None
     """Folder with configurations (YAML) of your own tasks."""
 
-    def asked(self) -> list[HarnessTask]:
+    def task_configs(self) -> list[HarnessTask]:
         """Return each name as a task of its own."""
         options = self.model_dump(exclude={"tasks"})
         return [HarnessTask(name=name, **options) for name in self.tasks]
@@ -200,11 +200,11 @@ def _quietly() -> Iterator[None]:
         log.setLevel(before)
 
 
-def cell_of(found: Mapping[str, Any], task: str, row: str, mark: str) -> Cell:
+def cell_of(results: Mapping[str, Any], task: str, row: str, mark: str) -> Cell:
     """Return the cell of the results of ``lm_eval.simple_evaluate`` for one task or group.
 
     Args:
-        found: lm_eval's results, with `results` (and `groups`), `samples` and `higher_is_better`.
+        results: lm_eval's results, with `results` (and `groups`), `samples` and `higher_is_better`.
         task: the task or group.
         row: label of the checkpoint.
         mark: fingerprint of the task and its options.
@@ -212,10 +212,10 @@ def cell_of(found: Mapping[str, Any], task: str, row: str, mark: str) -> Cell:
     Raises:
         ModelError: the results have no number for the task.
     """
-    scores = {**found["results"].get(task, {}), **(found.get("groups") or {}).get(task, {})}
-    better = (found.get("higher_is_better") or {}).get(task) or {}
-    samples = [sample for name in sorted(found["samples"]) for sample in found["samples"][name]]
-    outcomes, aggregates, whole = dict[str, NDArray[Any]](), dict[str, str](), dict[str, NDArray[Any]]()
+    scores = {**results["results"].get(task, {}), **(results.get("groups") or {}).get(task, {})}
+    better = (results.get("higher_is_better") or {}).get(task) or {}
+    samples = [sample for name in sorted(results["samples"]) for sample in results["samples"][name]]
+    outcomes, aggregates, totals = dict[str, NDArray[Any]](), dict[str, str](), dict[str, NDArray[Any]]()
     for key, value in scores.items():
         name, comma, chosen = key.partition(",")
         if not comma or name.endswith("_stderr") or not isinstance(value, int | float):
@@ -226,13 +226,13 @@ def cell_of(found: Mapping[str, Any], task: str, row: str, mark: str) -> Cell:
             (aggregate for aggregate in AGGREGATES if pairs is not None and _same(_aggregate(pairs, aggregate), value)),
             None,
         )
-        whole[called] = np.array([[value], [1.0]])
+        totals[called] = np.array([[value], [1.0]])
         if pairs is not None and aggregate is not None:
             outcomes[called], aggregates[called] = pairs, aggregate
-    if not whole:
+    if not totals:
         raise ModelError(f"lm_eval returns no number for '{task}'. Name its tasks one by one in `evaluation.lm_eval`.")
-    if outcomes.keys() != whole.keys() or len({pairs.shape for pairs in outcomes.values()}) > 1:
-        outcomes, aggregates = whole, dict.fromkeys(whole, "mean")
+    if outcomes.keys() != totals.keys() or len({pairs.shape for pairs in outcomes.values()}) > 1:
+        outcomes, aggregates = totals, dict.fromkeys(totals, "mean")
     hashes = ("filter", "doc_hash", "prompt_hash", "target_hash")
     read = sorted({tuple(str(sample.get(key)) for key in hashes) for sample in samples})
     return Cell("lm_eval", task, row, outcomes, facts={"aggregates": aggregates}, fingerprint=hash_of(mark, read))

@@ -212,9 +212,9 @@ def _to_answer(block: Block, conditions: Conditions) -> Sample:
 
 def _continued(block: Block, start: int, cut: int, end: int, conditions: Conditions) -> Sample:
     ids = block["input_ids"]
-    prompt, whole = _text(ids[start:cut], conditions), _text(ids[start:end], conditions)
+    prompt, text = _text(ids[start:cut], conditions), _text(ids[start:end], conditions)
     row = {name: array[start:cut] for name, array in block.items()}
-    return Sample(_one_line([prompt, whole.removeprefix(prompt), ""]), row, (cut - start,) if cut > start else ())
+    return Sample(_one_line([prompt, text.removeprefix(prompt), ""]), row, (cut - start,) if cut > start else ())
 
 
 def _go_on(predictor: Predictor, question: Sample, conditions: Conditions) -> list[tuple[str, list[float], float]]:
@@ -246,8 +246,8 @@ def _longest(block: Block) -> tuple[int, int]:
     segments = block["segments"]
     starts = np.flatnonzero(np.diff(segments, prepend=segments[0] - 1))
     pieces = list(zip(starts.tolist(), [*starts[1:].tolist(), len(segments)], strict=True))
-    whole = [piece for piece in pieces[1:] if piece[1] - piece[0] >= _PROMPT]
-    return max(whole or pieces, key=lambda piece: piece[1] - piece[0])
+    complete = [piece for piece in pieces[1:] if piece[1] - piece[0] >= _PROMPT]
+    return max(complete or pieces, key=lambda piece: piece[1] - piece[0])
 
 
 def _text(ids: Sequence[int] | np.ndarray, conditions: Conditions) -> str:

@@ -21,7 +21,7 @@ from everlearn.report.html import render
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 from everlearn.tuning.pilot import FEWEST, Trial, best, expected_best, scores_of, with_rate
-from everlearn.tuning.search import Found
+from everlearn.tuning.search import SearchResult
 from everlearn.tuning.space import Candidate, rate_of
 from everlearn.version import __version__
 
@@ -29,17 +29,17 @@ _UNIT = "bits/byte"
 _PLACES = 3
 
 
-def verdict(found: Found) -> list[str]:
+def verdict(result: SearchResult) -> list[str]:
     """Return the verdict: the recommended trial against plain training at its best rate, and its limits."""
-    chosen = found.chosen
+    chosen = result.chosen
     if chosen is None:
         return ["No trial was completed: every one failed or was stopped. Lower `train.learning_rate`, or try more."]
-    row, plain = found.row(chosen), found.rows[0]
-    rival = best(found.trials[plain.name])
+    row, plain = result.row(chosen), result.rows[0]
+    rival = best(result.trials[plain.name])
     sentences = [
-        f"Take {row.title} with {_setting(chosen)}: {_said(chosen)}."
+        f"Take {row.title} with {_setting(chosen)}: {_gain_text(chosen)}."
         if chosen.score > 0
-        else f"No trial is worth taking; the least bad is {row.title} with {_setting(chosen)}: {_said(chosen)}."
+        else f"No trial is worth taking; the least bad is {row.title} with {_setting(chosen)}: {_gain_text(chosen)}."
     ]
     low, high = chosen.gained[1:]
     if low is not None and low <= 0 < chosen.score:
@@ -47,35 +47,35 @@ def verdict(found: Found) -> list[str]:
             "Whether it is better than the base model is not clear from these short runs: a higher `--share` or more "
             "held-out text (`evaluation.blocks`) tells more."
         )
-    if row.plain and len(found.rows) > 1:
+    if row.plain and len(result.rows) > 1:
         sentences.append("No method that was tried did better than that.")
     elif rival is not None:
-        sentences.append(f"{plain.title} did best with {_setting(rival)}: {_said(rival)}.")
+        sentences.append(f"{plain.title} did best with {_setting(rival)}: {_gain_text(rival)}.")
         if low is not None and high is not None and rival.gained[0] is not None and low <= rival.gained[0] <= high:
             sentences.append("Its gain lies inside that interval: these short runs do not tell the two apart.")
-    count = min(len(trials) for trials in found.trials.values())
+    count = min(len(trials) for trials in result.trials.values())
     general = chosen.drift is not None
-    drift = f", less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`)" if general else ""
+    drift = f", less general drift beyond {result.tolerate:g} {_UNIT} (`report.tolerate`)" if general else ""
     sentences.append(
-        f"The score is the gain at the end{drift}; trials were {100 * found.share:.0f} % of the recipe's steps (at "
+        f"The score is the gain at the end{drift}; trials were {100 * result.share:.0f} % of the recipe's steps (at "
         f"least {FEWEST} a domain, where the recipe has as many), with one seed. Each row had "
         f"{wording.count(count, 'trial')} at the same points. The best of them is partly best by luck: before you rely "
         f"on it, compare complete runs of the recommended recipe, `{_full_runs(chosen, rival, row)}`."
     )
     if not general:
         sentences.append("There is no general text (`general`): what was forgotten of it is not in the score.")
-    if len(found.recipe.domains) == 1:
+    if len(result.recipe.domains) == 1:
         sentences.append("Of one domain nothing can be forgotten; only learning and general drift are compared.")
-    if count < found.asked:
-        sentences.append(f"{found.asked} trials of each were asked for: call it again to go on.")
+    if count < result.trial_count:
+        sentences.append(f"{result.trial_count} trials of each were asked for: call it again to go on.")
     return sentences
 
 
 def _full_runs(chosen: Trial, rival: Trial | None, row: Candidate) -> str:
     """Return the command that compares the chosen trial with plain training at its best rate in full runs."""
     names = [method["name"] for method in row.methods]
-    way = names[0] if len(names) == 1 else f"[{','.join(names)}]"
-    methods = PLAIN if row.plain else f"'{PLAIN},{way}'"
+    method_text = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+    methods = PLAIN if row.plain else f"'{PLAIN},{method_text}'"
     rates = dict.fromkeys([chosen.learning_rate, *([] if rival is None else [rival.learning_rate])])
     values = ",".join(f"{rate:g}" for rate in rates)
     return f"everlearn sweep RECIPE --methods {methods} --set train.learning_rate={values} --seeds 1,2,3"
@@ -87,7 +87,7 @@ def _setting(trial: Trial) -> str:
     )
 
 
-def _said(trial: Trial) -> str:
+def _gain_text(trial: Trial) -> str:
     value, low, high = trial.gained
     ends = "" if low is None or high is None else f" ({fixed(low, _PLACES, True)} to {fixed(high, _PLACES, True)})"
     parts = [f"gain at the end {fixed(value, _PLACES, True)} {_UNIT}{ends}"]
@@ -97,23 +97,23 @@ def _said(trial: Trial) -> str:
     return ", ".join(parts)
 
 
-def tables(found: Found) -> list[Table]:
+def tables(result: SearchResult) -> list[Table]:
     """Return a table of all trials, the best first, and one of the search space."""
-    ordered = sorted(found.every, key=lambda trial: (trial.state != "complete", -trial.score))
-    rows = [(f"{found.row(trial).title} {trial.number + 1}", _cells(found, trial)) for trial in ordered]
+    ordered = sorted(result.every, key=lambda trial: (trial.state != "complete", -trial.score))
+    rows = [(f"{result.row(trial).title} {trial.number + 1}", _cells(result, trial)) for trial in ordered]
     header = ("Trial", "Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Setting", "State")
     caption = f"In {_UNIT}. Stopped: after a domain its score was below the worst quarter of its row."
-    return [Table("Trials", header, tuple(rows), caption), _spaces(found.rows)]
+    return [Table("Trials", header, tuple(rows), caption), _spaces(result.rows)]
 
 
-def _cells(found: Found, trial: Trial) -> tuple[TableCell, ...]:
+def _cells(result: SearchResult, trial: Trial) -> tuple[TableCell, ...]:
     numbers = (trial.score, trial.gained[0], trial.learnt, trial.forgotten, trial.drift)
     signed = (True, True, False, False, True)
     texts = [
         MISSING if number is None or not math.isfinite(number) else fixed(number, _PLACES, sign)
         for number, sign in zip(numbers, signed, strict=True)
     ]
-    chosen = trial is found.chosen
+    chosen = trial is result.chosen
     return (
         TableCell(texts[0], best=chosen),
         *(TableCell(text) for text in texts[1:]),
@@ -124,29 +124,29 @@ def _cells(found: Found, trial: Trial) -> tuple[TableCell, ...]:
 
 def _spaces(rows: Sequence[Candidate]) -> Table:
     lines = [
-        (f"{row.title}: {draw.option}", (TableCell(draw.range.said(draw.value)), TableCell(f"{draw.value}")))
+        (f"{row.title}: {draw.option}", (TableCell(draw.range.describe(draw.value)), TableCell(f"{draw.value}")))
         for row in rows
         for draw in row.draws
     ]
     return Table("Drawn from", ("Option", "Range", "In the recipe"), tuple(lines))
 
 
-def page(found: Found) -> str:
+def page(result: SearchResult) -> str:
     """Return the page as text."""
-    legend = tuple(legend_of(row.title for row in found.rows))
-    drift = any(trial.drift is not None for trial in found.every)
+    legend = tuple(legend_of(row.title for row in result.rows))
+    drift = any(trial.drift is not None for trial in result.every)
     lost = "forgotten + general drift" if drift else "forgotten"
     marks = []
-    for row in found.rows:
-        complete = [trial for trial in found.trials[row.name] if trial.state == "complete"]
+    for row in result.rows:
+        complete = [trial for trial in result.trials[row.name] if trial.state == "complete"]
         complete.sort(key=lambda trial: trial.learning_rate)
-        marks.append((row.title, [_tried(found, trial) for trial in complete if trial.learnt is not None]))
+        marks.append((row.title, [_tried(result, trial) for trial in complete if trial.learnt is not None]))
     pictures = Section("Learning against forgetting", "", draw("trials", Trials(marks, lost, _UNIT)), [], legend)
-    trials, spaces = tables(found)
+    trials, spaces = tables(result)
     expected = Section(
         "What the best of n trials scores",
         "How good a method looks depends on how often it is tried: rows are compared at equal numbers of trials.",
-        draw("curves", _expected(found)),
+        draw("curves", _expected(result)),
         [],
         legend,
     )
@@ -154,21 +154,21 @@ def page(found: Found) -> str:
         "tune.html.jinja",
         title="Which setting to take",
         version=__version__,
-        verdict=verdict(found),
+        verdict=verdict(result),
         sections=[pictures, Section("All trials", "", [], [trials, spaces]), expected],
     )
 
 
-def _tried(found: Found, trial: Trial) -> Tried:
+def _tried(result: SearchResult, trial: Trial) -> Tried:
     lost = (trial.forgotten or 0.0) + (trial.drift or 0.0)
-    return Tried(lost, trial.learnt or 0.0, _setting(trial), trial is found.chosen)
+    return Tried(lost, trial.learnt or 0.0, _setting(trial), trial is result.chosen)
 
 
-def _expected(found: Found) -> Curves:
+def _expected(result: SearchResult) -> Curves:
     """Return the expected best score by number of trials."""
     lines = []
-    for series, row in enumerate(found.rows):
-        expected = expected_best(scores_of(found.trials[row.name]))
+    for series, row in enumerate(result.rows):
+        expected = expected_best(scores_of(result.trials[row.name]))
         lines.append(Curve(series, list(range(1, len(expected) + 1)), expected, label=row.title))
     caption = (
         "Expected score of the best of n trials. A trial that was stopped or that failed counts as the worst complete "
@@ -177,27 +177,27 @@ def _expected(found: Found) -> Curves:
     return Curves(_UNIT, lines, caption, x_label="trials")
 
 
-def recommended(found: Found, trial: Trial) -> str:
+def recommended(result: SearchResult, trial: Trial) -> str:
     """Return the user's recipe with a trial's learning rate and methods, as YAML with the reason above it."""
-    raw = found.recipe.model_dump(mode="json", exclude_unset=True)
-    raw = with_rate(raw, trial.learning_rate, rate_of(found.recipe))
+    raw = result.recipe.model_dump(mode="json", exclude_unset=True)
+    raw = with_rate(raw, trial.learning_rate, rate_of(result.recipe))
     raw["method"] = trial.methods
     run = {key: value for key, value in raw.get("run", {}).items() if key != "folder"}
-    raw["run"] = {**run, "name": f"{found.recipe.run.name}-tuned"}
-    reason = "\n".join(f"# {sentence}" for sentence in verdict(found))
+    raw["run"] = {**run, "name": f"{result.recipe.run.name}-tuned"}
+    reason = "\n".join(f"# {sentence}" for sentence in verdict(result))
     return f"# Written by everlearn tune. What it was chosen by:\n{reason}\n{written(raw)}"
 
 
-def as_data(found: Found) -> dict[str, Any]:
+def as_data(result: SearchResult) -> dict[str, Any]:
     """Return the results as plain data, for JSON."""
-    chosen = found.chosen
+    chosen = result.chosen
     return {
         "chosen": None if chosen is None else _data(chosen),
-        "verdict": verdict(found),
-        "tolerate": found.tolerate,
-        "share": found.share,
-        "trials": [_data(trial) for trial in found.every],
-        "expected_best": {row.title: expected_best(scores_of(found.trials[row.name])) for row in found.rows},
+        "verdict": verdict(result),
+        "tolerate": result.tolerate,
+        "share": result.share,
+        "trials": [_data(trial) for trial in result.every],
+        "expected_best": {row.title: expected_best(scores_of(result.trials[row.name])) for row in result.rows},
     }
 
 
@@ -205,7 +205,7 @@ def _data(trial: Trial) -> Mapping[str, Any]:
     return asdict(trial) | {"score": trial.score if math.isfinite(trial.score) else None}
 
 
-def write(found: Found, place: Path) -> Path:
+def write(result: SearchResult, place: Path) -> Path:
     """Write the page into a folder, atomically, and return its path."""
-    write_text(place / "index.html", page(found))
+    write_text(place / "index.html", page(result))
     return place / "index.html"

@@ -100,9 +100,9 @@ def shortened(recipe: Recipe, share: float, steps: Mapping[str, int]) -> dict[st
     """
     raw = recipe.model_dump(mode="json")
     for domain in raw["domains"]:
-        whole = steps[domain["name"]]
+        count = steps[domain["name"]]
         train = {key: value for key, value in domain["train"].items() if key != "num_train_epochs"}
-        domain["train"] = {**_warmed(train, share), "max_steps": min(whole, max(FEWEST, math.ceil(share * whole)))}
+        domain["train"] = {**_warmed(train, share), "max_steps": min(count, max(FEWEST, math.ceil(share * count)))}
     train = {key: value for key, value in raw["train"].items() if key not in ("num_train_epochs", "max_steps")}
     raw["train"] = {**_warmed(train, share), "save_strategy": "no"}
     raw["end_tasks"], raw["stop"] = [], None

@@ -36,7 +36,7 @@ _FACTS = "search.json"
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -45,7 +45,7 @@ class Found:
         trials: by row, in the order of their draws.
         share: share of the recipe's steps that pilots take.
         tolerate: bits per byte that general text may lose.
-        asked: requested number of trials of each row.
+        trial_count: requested number of trials of each row.
     """
 
     recipe: Recipe
@@ -53,7 +53,7 @@ class Found:
     trials: Mapping[str, Sequence[Trial]]
     share: float
     tolerate: float
-    asked: int
+    trial_count: int
 
     @property
     def every(self) -> list[Trial]:
@@ -113,7 +113,7 @@ class Tuner:
         self.tolerate = recipe.report.tolerate
         self.reporter = _Parts(reporter or Reporter())
 
-    def run(self, minutes: float | None = None) -> Found:
+    def run(self, minutes: float | None = None) -> SearchResult:
         """Run the missing trials, in rounds with one trial of each row.
 
         Args:
@@ -132,7 +132,7 @@ class Tuner:
                 f"Stopped. Finished trials are in {self.place}, and the interrupted one continues from its last save: "
                 "give the same command again."
             ) from None
-        return self.found()
+        return self.result()
 
     def _run(self, minutes: float | None) -> None:
         points = drawn(self.count, max(DIMENSIONS, *(len(row.draws) for row in self.rows)))
@@ -152,11 +152,11 @@ class Tuner:
         missing = self.count * len(self.rows) - len(known) - 1
         return missing * sum(trial.seconds for trial in known) / len(known) if known else None
 
-    def found(self) -> Found:
+    def result(self) -> SearchResult:
         """Return the results so far, without incomplete rounds."""
         known = self._known()
         rounds = min(len(trials) for trials in known.values())
-        return Found(
+        return SearchResult(
             self.recipe,
             self.rows,
             {name: trials[:rounds] for name, trials in known.items()},
@@ -184,11 +184,11 @@ class Tuner:
             self.reporter.cell, self.reporter.rest = f"{row.title} {number + 1}/{self.count}", self._rest()
             raw = with_rate(pilots, trial.learning_rate, rate_of(self.recipe))
 
-            def asked(trial: Trial) -> bool:
+            def goes_on(trial: Trial) -> bool:
                 trial.save(path)
                 return row.plain or not self._hopeless(row, trial)
 
-            run_pilot(raw, trial, self.place / "runs", asked, self.reporter, self.tolerate)
+            run_pilot(raw, trial, self.place / "runs", goes_on, self.reporter, self.tolerate)
             trial.save(path)
         shutil.rmtree(self.place / "runs" / trial.name, ignore_errors=True)
 
@@ -216,8 +216,8 @@ class Tuner:
         run = self.recipe.run.model_dump(mode="json") | {"folder": str(self.place / "runs" / "recipe")}
         learner = ContinualLearner(self.recipe.changed(run=run), reporter=self.reporter)
         learner.check()
-        whole = {domain.name: learner.steps(domain.name) for domain in self.recipe.domains}
-        raw = shortened(self.recipe, self.share, whole)
+        steps = {domain.name: learner.steps(domain.name) for domain in self.recipe.domains}
+        raw = shortened(self.recipe, self.share, steps)
         parse(raw)
         return raw
 

@@ -9,7 +9,7 @@ from typing import Any
 from everlearn.config.arguments import default_of
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError
-from everlearn.grid import RecipeTemplate, read_ways
+from everlearn.grid import RecipeTemplate, read_variations
 from everlearn.methods import build
 from everlearn.methods.sequential import PLAIN
 from everlearn.ranges import Around, Range
@@ -63,7 +63,7 @@ class Candidate:
         Args:
             point: numbers in [0, 1), one for each dimension; more are ignored.
         """
-        methods, told, rate = [dict(method) for method in self.methods], dict[str, Any](), 0.0
+        methods, settings, rate = [dict(method) for method in self.methods], dict[str, Any](), 0.0
         for draw, u in zip(self.draws, point, strict=False):
             value = draw.range.at(u, draw.value)
             if draw.method is None:
@@ -71,8 +71,8 @@ class Candidate:
             else:
                 methods[draw.method][draw.option] = value
                 several = len(self.methods) > 1
-                told[f"{methods[draw.method]['name']}.{draw.option}" if several else draw.option] = value
-        return rate, methods, told
+                settings[f"{methods[draw.method]['name']}.{draw.option}" if several else draw.option] = value
+        return rate, methods, settings
 
 
 def rate_of(recipe: Recipe) -> float:
@@ -96,12 +96,12 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
     rate = Draw(None, "learning_rate", RATE, rate_of(recipe))
     template = RecipeTemplate(recipe, recipe.run.name)
     rows = {PLAIN: Candidate(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (rate,))}
-    for way in read_ways(methods, (), template):
-        if not (way.ordered and way.seeded and way.needs_base):
-            raise RecipeError(_NOT_SEARCHED.format(way.name))
-        own = tuple(template.settings.spec(spec["name"]) | spec for spec in way.methods)
+    for row in read_variations(methods, (), template):
+        if not (row.ordered and row.seeded and row.needs_base):
+            raise RecipeError(_NOT_SEARCHED.format(row.name))
+        own = tuple(template.settings.spec(spec["name"]) | spec for spec in row.methods)
         draws = [draw for place, spec in enumerate(own) for draw in _draws(place, spec)]
-        rows.setdefault(way.name, Candidate(way.name, way.title, own, (rate, *draws)))
+        rows.setdefault(row.name, Candidate(row.name, row.title, own, (rate, *draws)))
     return list(rows.values())
 
 

@@ -25,11 +25,11 @@ def constant_table(cells: Sequence[Run]) -> Table | None:
     right, only the most frequent label is used. With several fine-tunings their mean is compared.
     """
     learnt = [cell for cell in cells if cell.grid.order is not None] or cells
-    asked = next((within(cell, learnt) for cell in cells if cell.grid.row == CONSTANT), None)
-    if asked is None:
+    constant_run = next((within(cell, learnt) for cell in cells if cell.grid.row == CONSTANT), None)
+    if constant_run is None:
         return None
     rows, named, every = [], [], list[End]()
-    known, shares = _ends(asked), asked.grid.shares
+    known, shares = _ends(constant_run), constant_run.grid.shares
     others = [_ends(cell) for cell in cells if cell.grid.row != CONSTANT]
     for task, constant in known.items():
         ends = [each[task] for each in others if task in each]

@@ -97,30 +97,32 @@ SAMPLED: dict[str, Sampled] = {"tasks in general": tasks_and_runs, "these tasks"
 
 def ask(cells: Sequence[Run], question: ClaimQuestion, sampled: Sampled = tasks_and_runs) -> Finding:
     """Answer a question, without the correction for others."""
-    ours, theirs = _rows(cells, question.entry, question.number, question.orders), None
+    ours, other_rows = _rows(cells, question.entry, question.number, question.orders), None
     if question.other is not None:
-        theirs = _rows(cells, question.other, question.number, question.other_orders)
-        ours, theirs = aligned(ours, theirs)
+        other_rows = _rows(cells, question.other, question.number, question.other_orders)
+        ours, other_rows = aligned(ours, other_rows)
     if not ours:
         return Finding(question)
-    if theirs is None:
+    if other_rows is None:
         differences, sides = ours, [_mean(ours)]
     else:
-        differences = {unit: {task: a - theirs[unit][task] for task, a in row.items()} for unit, row in ours.items()}
-        sides = [_mean(ours), _mean(theirs)]
-    found = sampled(differences)
-    interval = found.interval()
+        differences = {
+            unit: {task: a - other_rows[unit][task] for task, a in row.items()} for unit, row in ours.items()
+        }
+        sides = [_mean(ours), _mean(other_rows)]
+    resampled = sampled(differences)
+    interval = resampled.interval()
     if question.relation == "within" and not any(sides):
         interval = None  # two that solve nothing are alike in nothing else
     bar = question.bar
-    if question.relation == "within" and found.value < 0:
+    if question.relation == "within" and resampled.value < 0:
         bar = -bar  # the nearer margin
     return Finding(
         question,
         verdict=verdict(question, interval, len(differences)),
-        difference=Estimate(found.value, *(interval or ())),
+        difference=Estimate(resampled.value, *(interval or ())),
         sides=tuple(sides),
-        p_value=None if interval is None else found.p_value(bar),
+        p_value=None if interval is None else resampled.p_value(bar),
         runs=tuple(sorted(differences, key=str)),
         tasks=len({task for row in differences.values() for task in row}),
     )
@@ -148,11 +150,11 @@ def judge(cells: Sequence[Run], claims: Sequence[Claim], sampled: Sampled = task
     """Judge claims from the available cells."""
     judged = []
     for claim in claims:
-        found = [ask(cells, question, sampled) for question in claim.questions]
-        tested = [finding.p_value for finding in found if finding.p_value is not None]
+        findings = [ask(cells, question, sampled) for question in claim.questions]
+        tested = [finding.p_value for finding in findings if finding.p_value is not None]
         adjusted = iter(holm(tested))
-        found = [each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in found]
-        judged.append(Judged(claim, tuple(found)))
+        findings = [each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in findings]
+        judged.append(Judged(claim, tuple(findings)))
     return judged
 
 

@@ -30,18 +30,18 @@ _Column = tuple[str, Callable[[Run], float | None]]
 class OrderEffects(GridPart):
     """The tables of both analyses."""
 
-    found: list[Table]
+    effects: list[Table]
 
     def tables(self) -> list[Table]:
         """Return both tables."""
-        return self.found
+        return self.effects
 
 
 @grid_part("order effects")
 def order_effects(shown: GridContents) -> GridPart | None:
     """Return the part on the effect of a domain's position; None if no run of the grid has an order."""
-    found = effect_tables(shown.cells, shown.template)
-    return OrderEffects(found) if found else None
+    tables = effect_tables(shown.cells, shown.template)
+    return OrderEffects(tables) if tables else None
 
 
 def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
@@ -65,11 +65,11 @@ def effect_tables(cells: Sequence[Run], template: GridTemplate) -> list[Table]:
     else:
         shown = [("bits", "bits per byte at the end"), ("bits_forgotten", "bits per byte forgotten")]
     several = len(ordered) > len({cell.grid.row for cell in ordered})
-    found = [order_table(ordered, number, title) for number, title in shown] if several else []
+    tables = [order_table(ordered, number, title) for number, title in shown] if several else []
     unit = {"f1": "F1, points", "accuracy": "accuracy, points", "bits": "bits per byte"}[shown[0][0]]
     if any(len(cell.domains) < 2 * ENDS for cell in ordered):
-        return found  # the first and the last would be partly the same
-    return [*found, ends_table(ordered, shown[0][0], unit)]
+        return tables  # the first and the last would be partly the same
+    return [*tables, ends_table(ordered, shown[0][0], unit)]
 
 
 def order_table(cells: Sequence[Run], number: Number, title: str) -> Table:
@@ -93,8 +93,8 @@ def order_table(cells: Sequence[Run], number: Number, title: str) -> Table:
         within = [float(np.var(values, ddof=1)) for values in by_order.values() if len(values) > 1]
         between = float(np.std(list(means.values()), ddof=1)) if len(means) > 1 else None
         spread = float(np.sqrt(np.mean(within))) if within else None
-        found = [TableCell(fmt.fixed(means.get(order), places), _runs(by_order.get(order, []))) for order in orders]
-        rows.append((name, (*found, TableCell(fmt.fixed(between, places)), TableCell(fmt.fixed(spread, places)))))
+        row_cells = [TableCell(fmt.fixed(means.get(order), places), _runs(by_order.get(order, []))) for order in orders]
+        rows.append((name, (*row_cells, TableCell(fmt.fixed(between, places)), TableCell(fmt.fixed(spread, places)))))
     caption = (
         "Means over seeds, with the number of runs in brackets. The spread over orders is the standard deviation of "
         "these means; the spread over seeds is that of single runs within an order. With n seeds per order, chance "
@@ -118,8 +118,8 @@ def ends_table(cells: Sequence[Run], number: Number, unit: str) -> Table:
 
     def at(cell: Run, names: Sequence[str], quantity: Quantity) -> float | None:
         values = _values(cell, number, quantity)
-        found = [values[name] for name in names if name in values]
-        return scale * float(np.mean(found)) if found else None
+        scores = [values[name] for name in names if name in values]
+        return scale * float(np.mean(scores)) if scores else None
 
     def first(cell: Run) -> list[str]:
         return cell.domains[:ENDS]
@@ -137,13 +137,13 @@ def ends_table(cells: Sequence[Run], number: Number, unit: str) -> Table:
     ]
     rows = []
     for name, own in _entries(cells):
-        found = []
+        row_cells = []
         for position, (_, value) in enumerate(columns):
             values = [each for each in map(value, own) if each is not None]
             spread = f"± {fmt.fixed(float(np.std(values, ddof=1)), places)}" if len(values) > 1 else ""
             mean = float(np.mean(values)) if values else None
-            found.append(TableCell(fmt.fixed(mean, places, signed=position > 1), spread))
-        rows.append((name, tuple(found)))
+            row_cells.append(TableCell(fmt.fixed(mean, places, signed=position > 1), spread))
+        rows.append((name, tuple(row_cells)))
     caption = (
         "Means over runs ± standard deviation of single runs. Tasks differ in difficulty. With few orders, compare end "
         "scores only between methods in a column; across columns, compare gains over the base model. Nothing follows "

@@ -105,13 +105,13 @@ def page(
 def outcome(judged: Sequence[Judged], cells: Sequence[Run], these: Sequence[Judged] = ()) -> str:
     """Say how many claims got each verdict, and from what; `these` adds the second verdict."""
     models = [value for cell in cells[:1] for key, value in described(cell.grid.settings) if key == "model"]
-    said = [f"**{count(len(judged), 'claim')}**, tested with {count(len(cells), 'run')}."]
-    said += [f"Base model, unless a row names another: {escape_markdown(model)}." for model in models]
+    sentences = [f"**{count(len(judged), 'claim')}**, tested with {count(len(cells), 'run')}."]
+    sentences += [f"Base model, unless a row names another: {escape_markdown(model)}." for model in models]
     for heading, each in zip(_headings(these), (judged, these), strict=False):
         counts = Counter(one.verdict for one in each)
         numbers = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
-        said.append(f"{heading} – {numbers}.")
-    return " ".join(said)
+        sentences.append(f"{heading} – {numbers}.")
+    return " ".join(sentences)
 
 
 def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
@@ -124,12 +124,12 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
         bold = [TableCell(f"**{one.verdict}**{limited}") for one in (each, *these[number - 1 : number])]
         rows.append((f"{number}. {each.claim.sentence}", (*bold, *counted)))
     tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
-    asked = sum(len(each.findings) for each in judged)
+    comparisons = sum(len(each.findings) for each in judged)
     ours = any(not finding.question.published for each in judged for finding in each.findings)
     of, with_ours = (" of F1 and accuracy", ", bits per byte included") if ours else ("", "")
     of += ", by their verdict for tasks in general" if these else ""
     caption = (
-        f"The last four columns count each claim's comparisons{of}. There are {asked} comparisons in "
+        f"The last four columns count each claim's comparisons{of}. There are {comparisons} comparisons in "
         f"all{with_ours}; {tested} have a p-value so far."
     )
     return Table("Verdicts", ("Claim", *_headings(these), *VERDICTS), tuple(rows), caption)
@@ -157,19 +157,19 @@ def claim_table(
     return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
 
 
-def question(asked: ClaimQuestion, titles: Mapping[str, str], measured: Measured = frozenset()) -> str:
+def question(comparison: ClaimQuestion, titles: Mapping[str, str], measured: Measured = frozenset()) -> str:
     """Return the comparison in words: ``DAS > EWC: F1``. Of the orders that it asks about, those measured are named."""
-    entry, name = titles[asked.entry] + _orders(asked.orders, measured), NUMBERS[asked.number]
-    sign = ">" if asked.relation == "above" else "<"
-    scale, _ = _scale(asked)
-    unit = "bits" if scale == 1 else "point" if scale * asked.bar == 1 else "points"
-    margin = f"{scale * asked.bar:g}" + (f" {unit}" if asked.bar else "")
-    if asked.other is None:
+    entry, name = titles[comparison.entry] + _orders(comparison.orders, measured), NUMBERS[comparison.number]
+    sign = ">" if comparison.relation == "above" else "<"
+    scale, _ = _scale(comparison)
+    unit = "bits" if scale == 1 else "point" if scale * comparison.bar == 1 else "points"
+    margin = f"{scale * comparison.bar:g}" + (f" {unit}" if comparison.bar else "")
+    if comparison.other is None:
         return f"{entry}: {name} {sign} {margin}"
-    other = titles[asked.other] + _orders(asked.other_orders, measured)
-    if asked.relation == "within":
+    other = titles[comparison.other] + _orders(comparison.other_orders, measured)
+    if comparison.relation == "within":
         return f"{entry} = {other} ± {margin}: {name}"
-    return f"{entry} {sign} {other}{f' + {margin}' if asked.bar else ''}: {name}"
+    return f"{entry} {sign} {other}{f' + {margin}' if comparison.bar else ''}: {name}"
 
 
 def _cells(finding: Finding) -> list[TableCell]:
@@ -186,13 +186,13 @@ def _orders(numbers: tuple[int, ...] | None, measured: Measured) -> str:
     if numbers is None:
         return ""
     names = [str(number) for number in numbers if number in measured] or [str(number) for number in numbers]
-    said = f"{names[0]} to {names[-1]}" if len(names) > 3 else fmt.listing(names)
-    return f" in order{'s' if len(names) > 1 else ''} {said}"
+    orders_text = f"{names[0]} to {names[-1]}" if len(names) > 3 else fmt.listing(names)
+    return f" in order{'s' if len(names) > 1 else ''} {orders_text}"
 
 
-def _scale(asked: ClaimQuestion) -> tuple[float, int]:
+def _scale(comparison: ClaimQuestion) -> tuple[float, int]:
     """Return the factor and the decimals with which a number is shown: scores in points, bits unchanged."""
-    return (1.0, 4) if asked.number in (*TRANSFER, "drift") or not asked.published else (100.0, 2)
+    return (1.0, 4) if comparison.number in (*TRANSFER, "drift") or not comparison.published else (100.0, 2)
 
 
 def _p(value: float | None) -> str:
@@ -206,13 +206,13 @@ def _measured(cells: Sequence[Run]) -> str:
     trained = [cell for cell in cells if cell.tokens]
     recipe = described(cells[0].grid.settings)
     shared = [(key, value) for key, value in recipe if not _every_row_has_its_own(key, trained)]
-    told = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.domain_id_at_test)
+    with_domain = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.domain_id_at_test)
     kept = dict.fromkeys(cell.grid.title for cell in cells if cell.grid.old_data)
     facts = [
         ("Runs", f"{len(cells)}, of {count(len({cell.grid.row for cell in cells}), 'row')}"),
         ("Orders", _numbers(cell.grid.order for cell in cells)),
         ("Seeds of training", _numbers(cell.grid.seed for cell in cells)),
-        ("Know the domain of a text at test", ", ".join(told) or "none"),
+        ("Know the domain of a text at test", ", ".join(with_domain) or "none"),
         ("Keep text of earlier domains", ", ".join(kept) or "none"),
         *shared,
     ]
@@ -231,6 +231,11 @@ def _every_row_has_its_own(key: str, trained: Sequence[Run]) -> bool:
 
 def _titles(judged: Sequence[Judged], cells: Sequence[Run], suite: Suite) -> dict[str, str]:
     questions = [finding.question for each in judged for finding in each.findings]
-    names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
+    names = {
+        name
+        for claim_question in questions
+        for name in (claim_question.entry, claim_question.other)
+        if name is not None
+    }
     known = {cell.grid.row: cell.grid.title for cell in cells}
     return {name: known[name] if name in known else entry_of(name, suite).title for name in sorted(names)}

@@ -48,7 +48,7 @@ class CodeTask(Asked):
         return value
 
     @model_validator(mode="after")
-    def _said(self) -> CodeTask:
+    def _runs_or_measures(self) -> CodeTask:
         if self.run_code is None:
             raise ValueError(
                 f"end task '{self.name}' runs programs that the model writes, in a sandbox: allow it with `run_code: "

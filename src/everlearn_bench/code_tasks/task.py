@@ -81,13 +81,13 @@ class Programs(Task):
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         asking = Asking(self.config, predictor, conditions)
         outcomes: dict[str, NDArray[Any]] = {}
-        given: dict[str, NDArray[Any]] = {}
+        properties: dict[str, NDArray[Any]] = {}
         texts: list[str] = []
-        told = Told(conditions.progress)
+        progress = Progress(conditions.progress)
         if self.config.run_code:
-            written = self.written(asking, predictor, told)
+            written = self.written(asking, predictor, progress)
             texts = written[0]
-            outcomes |= self.verdicts(written, told)
+            outcomes |= self.verdicts(written, progress)
         if self.config.solution_column is not None:
             pairs = [_solution(problem) for problem in self.problems]
             nats, sizes = np.zeros(len(pairs)), np.zeros(len(pairs), np.int64)
@@ -96,25 +96,27 @@ class Programs(Task):
                 asking, predictor, rows_of(asking, [[pair] for pair in pairs], "", leave_out=True)
             ):
                 nats[option.question], sizes[option.question] = loss, len(pairs[option.question][1].encode())
-                told.more()
-            outcomes["solution_nats"], given["solution_bytes"] = nats, sizes
+                progress.more()
+            outcomes["solution_nats"], properties["solution_bytes"] = nats, sizes
         facts = {
             "verdicts": [verdict.name.lower() for verdict in Verdict],
             "entry_points": [problem.entry_point for problem in self.problems],
         }
         mark = self.fingerprint()
-        return Cell(self.kind, self.name, conditions.row, outcomes, given, facts, texts=tuple(texts), fingerprint=mark)
+        return Cell(
+            self.kind, self.name, conditions.row, outcomes, properties, facts, texts=tuple(texts), fingerprint=mark
+        )
 
-    def verdicts(self, written: Sequence[Sequence[str]], told: Told | None = None) -> dict[str, NDArray[Any]]:
+    def verdicts(self, written: Sequence[Sequence[str]], progress: Progress | None = None) -> dict[str, NDArray[Any]]:
         """Run the completions and count: ``verdicts`` [samples, problems], ``pass_at_<k>`` [problems].
 
         Args:
             written: for each sample, a completion of each problem's function.
-            told: called with the number of finished programs; None for no progress.
+            progress: called with the number of finished programs; None for no progress.
         """
         programs = [p.program(rest) for rests in written for p, rest in zip(self.problems, rests, strict=True)]
         limits = Allowance(self.config.seconds, self.config.megabytes)
-        ended = run_programs(programs, limits, None if told is None else told.more)
+        ended = run_programs(programs, limits, None if progress is None else progress.more)
         outcomes = np.array(ended, np.int64).reshape(len(written), len(self.problems))
         right, count = (outcomes == Verdict.PASSED).sum(0), len(written)
         passed = {
@@ -122,7 +124,7 @@ class Programs(Task):
         }
         return {"verdicts": outcomes, **passed}
 
-    def written(self, asking: Asking, predictor: Predictor, told: Told) -> list[list[str]]:
+    def written(self, asking: Asking, predictor: Predictor, progress: Progress) -> list[list[str]]:
         """Generate completions of each problem's function, up to the first text of `stop`: a list for each sample."""
         config, encoder = self.config, asking.encoder
         most = config.max_new_tokens + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
@@ -149,7 +151,7 @@ class Programs(Task):
                     written[sample][i] = text[
                         : min((at for s in config.stop if (at := text.find(s)) >= 0), default=None)
                     ]
-                    told.more()
+                    progress.more()
         return written
 
     def _draws(self, chunk: Sequence[tuple[int, int]], most: int) -> torch.Tensor | None:
@@ -160,7 +162,7 @@ class Programs(Task):
         return torch.tensor(np.stack([np.random.Generator(np.random.PCG64(seed)).random(most) for seed in seeds]))
 
 
-class Told:
+class Progress:
     """Count finished units of work, and report the total to a progress callback after each one.
 
     Args:
@@ -187,20 +189,20 @@ def _stops_at(tokenizer: Any, stop: Sequence[str]) -> Callable[[Sequence[int]], 
     """Return a predicate for rows that end with one of the texts; it decodes only the row's last tokens."""
     most = max(len(text.encode()) for text in stop) + 8
 
-    def said(ids: Sequence[int]) -> bool:
+    def stops(ids: Sequence[int]) -> bool:
         tail = tokenizer.decode(list(ids[-most:]), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return any(text in tail for text in stop)
 
-    return said
+    return stops
 
 
 def _rest(tokenizer: Any, prompt: list[int], ids: list[int]) -> str:
     """Return the generated text with its leading white space, which some tokenizers drop from a text's first word."""
-    before, whole = (
+    before, complete = (
         str(tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         for part in (prompt, prompt + ids)
     )
-    return whole[len(before) :]
+    return complete[len(before) :]
 
 
 for _k in AT:

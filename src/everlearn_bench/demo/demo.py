@@ -49,13 +49,13 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
     runs: list[Path] = []
     for number, (name, method) in enumerate(METHODS.items(), 1):
         place = folder / name
-        wanted = base.changed(method=method, run={"name": name, "folder": str(place), "seed": base.run.seed})
-        title = " and ".join(f"{one.title} ({one.summary})" for one in wanted.methods())
+        recipe = base.changed(method=method, run={"name": name, "folder": str(place), "seed": base.run.seed})
+        title = " and ".join(f"{one.title} ({one.summary})" for one in recipe.methods())
         reporter.say(f"Run {number} of {len(METHODS)}: {title}")
         begun = time.monotonic()
-        learner = ContinualLearner(wanted, reporter=reporter)
+        learner = ContinualLearner(recipe, reporter=reporter)
         if (place / "recipe.yaml").exists():
-            if learner.folder.recipe() != wanted:
+            if learner.folder.recipe() != recipe:
                 raise RunError(
                     f"{place} holds a demo with other settings. Remove {folder}, or name another `--folder`."
                 )

@@ -51,9 +51,9 @@ class PublishedNumbers(GridPart):
 
         rows = []
         for entry in in_order({*published.rows, *lines}, template):
-            given = published.rows.get(entry, (None,) * len(published.columns))
+            published_row = published.rows.get(entry, (None,) * len(published.columns))
             own = (ours(entry, name, order) for name, order in mine)
-            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *own]
+            cells = [*(TableCell(fmt.fixed(value, 2)) for value in published_row), *own]
             rows.append((lines[entry].label if entry in lines else entry_of(entry, template).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
         words = BESIDE | BESIDE_ALONG

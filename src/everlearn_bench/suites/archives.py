@@ -101,12 +101,12 @@ def lines(file: BinaryIO, path: Path) -> Iterator[str]:
                 yield line.rstrip("\r\n")
 
 
-def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def members(archive: Path, selects: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Yield selected files of an archive, in its order: path inside the repository, and content.
 
     Args:
         archive: a ``.tar.gz`` with everything in one folder, as GitHub creates it.
-        wanted: returns whether to read the file at a path. Links are never followed.
+        selects: returns whether to read the file at a path. Links are never followed.
 
     Raises:
         DataError: the archive is broken, or unpacks to more than the limit.
@@ -115,7 +115,7 @@ def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str,
     try:
         for tar, member in contents(archive):
             name = member.name.partition("/")[2]
-            chosen = member.isreg() and wanted(name)
+            chosen = member.isreg() and selects(name)
             left -= member.size
             if left < 0 or (chosen and member.size > MOST_FILE):
                 raise DataError(f"{archive} unpacks to more than is read: '{name}' has {member.size:,} bytes.")

@@ -105,16 +105,16 @@ class Suite(GridTemplate):
         Raises:
             RecipeError: `suite:` has an unknown key, or a value that is not allowed.
         """
-        made = copy.copy(self)
-        made.overlay, made.settings, made.data = overlay, overlay.grid, data
-        made.config = self.config_of(overlay)
-        return made
+        changed = copy.copy(self)
+        changed.overlay, changed.settings, changed.data = overlay, overlay.grid, data
+        changed.config = self.config_of(overlay)
+        return changed
 
     def config_of(self, overlay: Overlay) -> Any:
         """Return the keys of `suite:`, typed."""
         return typed(self.Config, overlay.suite, "suite")
 
-    def wanted(self, config: Any) -> tuple[Fetchable, ...]:
+    def selected_sources(self, config: Any) -> tuple[Fetchable, ...]:
         """Return the sources that a stream with these keys needs."""
         return self.sources
 
@@ -212,10 +212,10 @@ class Suite(GridTemplate):
             RecipeError: there is none.
         """
         tasks = self.template()["end_tasks"]
-        found = [task["name"] for task in tasks if "run_code" in CONFIGS[kind_of(task)].model_fields]
-        if not found:
+        names = [task["name"] for task in tasks if "run_code" in CONFIGS[kind_of(task)].model_fields]
+        if not names:
             raise RecipeError(f"`--run-code`: no end task of the suite `{self.name}` has programs.")
-        return found
+        return names
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that are in no recipe: the suite's own keys, and the rows for measuring importance."""
@@ -227,8 +227,8 @@ class Suite(GridTemplate):
 def _beside(cls: type, name: str) -> Path:
     """Return a file in the folder of a class, or of the first of its base classes that has it."""
     folders = [Path(sys.modules[each.__module__].__file__ or "").parent for each in cls.__mro__ if each is not object]
-    found = [folder / name for folder in folders if (folder / name).is_file()]
-    return found[0] if found else folders[0] / name
+    paths = [folder / name for folder in folders if (folder / name).is_file()]
+    return paths[0] if paths else folders[0] / name
 
 
 S = TypeVar("S", bound=Suite)
@@ -249,7 +249,7 @@ def find_suite(name: str) -> Suite:
     Raises:
         RecipeError: there is no suite of this name, or it has addresses and nothing to run.
     """
-    found = suite(name)
-    if not isinstance(found, Suite):
+    registered = suite(name)
+    if not isinstance(registered, Suite):
         raise RecipeError(f"The suite '{name}' has addresses and no recipes: there is nothing to run.")
-    return found
+    return registered

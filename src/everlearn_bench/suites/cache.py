@@ -24,19 +24,19 @@ def cache_folder(suite: str) -> Path:
     return user_cache() / suite
 
 
-def data_folder(cache: str, variable: str, how: str, given: Path | str | None = None) -> Path:
+def data_folder(cache: str, variable: str, how: str, path: Path | str | None = None) -> Path:
     """Return the data folder of a suite: the given one, that of the environment variable, or the fetched data.
 
     Args:
         cache: name of the folder in the cache.
         variable: name of the environment variable.
         how: a sentence on what is needed and how to name it, for the error message.
-        given: the folder, or None.
+        path: the folder, or None.
 
     Raises:
         DataError: no folder is named and nothing was fetched, or the folder does not exist.
     """
-    named = given if given is not None else os.environ.get(variable)
+    named = path if path is not None else os.environ.get(variable)
     fetched = cache_folder(cache) / FETCHED
     if not named and fetched.is_dir():
         return fetched.resolve()
@@ -44,7 +44,7 @@ def data_folder(cache: str, variable: str, how: str, given: Path | str | None = 
         raise DataError(f"`{cache}` brings no data along. {how}")
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        key = "`data`" if given is not None else variable
+        key = "`data`" if path is not None else variable
         raise DataError(f"{key} is '{folder}', and there is no such folder. {how}")
     return folder.resolve()
 

@@ -53,7 +53,7 @@ def fetch(suite: Suite, say: Say = lambda text: None, overlay: Overlay | None = 
     folder = cache_folder(suite.cache or suite.name) / FETCHED
     failures: list[str] = []
     out_of_reach: set[str] = set()
-    sources = suite.sources if overlay is None else suite.wanted(suite.config_of(overlay))
+    sources = suite.sources if overlay is None else suite.selected_sources(suite.config_of(overlay))
     for number, source in enumerate(sources, 1):
         try:
             if _has(folder, source):
@@ -90,30 +90,30 @@ def known_of(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _wanted(folder: Path, source: Fetchable) -> str:
+def _expected_digest(folder: Path, source: Fetchable) -> str:
     """Return the digest that a file must have; empty if none is known."""
     return source.sha256 or str(known_of(folder).get(source.path, {}).get("sha256", ""))
 
 
 def _has(folder: Path, source: Fetchable) -> bool:
     """Return whether the file exists with the right digest."""
-    place, wanted = folder / source.path, _wanted(folder, source)
+    place, expected = folder / source.path, _expected_digest(folder, source)
     if not place.is_file():
         return False
     with place.open("rb") as file:
-        return not wanted or hashlib.file_digest(file, "sha256").hexdigest() == wanted
+        return not expected or hashlib.file_digest(file, "sha256").hexdigest() == expected
 
 
 def _fetch(folder: Path, source: Fetchable) -> None:
-    place, wanted = folder / source.path, source.sha256 if source.packed else _wanted(folder, source)
+    place, expected = folder / source.path, source.sha256 if source.packed else _expected_digest(folder, source)
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f"{files.PARTIAL}{place.name}")
     try:
         digest, size = _downloaded(source.address, partial)
-        if wanted and digest != wanted:
+        if expected and digest != expected:
             raise DataError(
                 f"{source.address} holds another file than the one that is known as {source.path}: its SHA-256 is "
-                f"{digest}, not {wanted}."
+                f"{digest}, not {expected}."
             )
         if wrong := _misshapen(partial, source):
             raise DataError(

@@ -61,10 +61,10 @@ def read_overlay(
         MethodError: a method or an option of `grid.methods` is unknown.
     """
     raw = read_yaml(path, "settings file") if path is not None else {}
-    given = raw.get("model")
-    place = given.get("path") if isinstance(given, Mapping) else given
+    configured = raw.get("model")
+    place = configured.get("path") if isinstance(configured, Mapping) else configured
     if path is not None and isinstance(place, str) and (path.parent / place).is_dir():
-        _put(raw, ("model", "path") if isinstance(given, Mapping) else ("model",), str(path.parent / place))
+        _put(raw, ("model", "path") if isinstance(configured, Mapping) else ("model",), str(path.parent / place))
     for text in overrides:
         _set(raw, text)
     if model is not None:

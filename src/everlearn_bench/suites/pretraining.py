@@ -140,9 +140,9 @@ def ship(stage: Path, destination: Path) -> Path:
     model: Any = load_weights(str(stage))
     model.config.hidden_dropout_prob = DROPOUT
     destination.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=destination.parent) as made:
-        model.bfloat16().save_pretrained(made)
-        new = {path.name: path for path in Path(made).iterdir()}
+    with tempfile.TemporaryDirectory(dir=destination.parent) as build_folder:
+        model.bfloat16().save_pretrained(build_folder)
+        new = {path.name: path for path in Path(build_folder).iterdir()}
         kept = [path for path in destination.rglob("*") if path.is_file() and path.name not in new]
         size = sum(path.stat().st_size for path in [*new.values(), *kept])
         if size > LIMIT:

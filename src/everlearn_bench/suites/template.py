@@ -31,11 +31,11 @@ def expanded(raw: Mapping[str, Any], suite: str, lists: Mapping[str, Sequence[st
     Raises:
         RecipeError: an ``each`` is neither a list of names nor one of `lists`.
     """
-    made = dict(raw)
+    recipe = dict(raw)
     for group in NAMED:
-        made[group] = _items(raw.get(group) or [], group, lists)
-        lists = {**lists, group: [item["name"] for item in made[group]]}
-    return dict(_texts(made, lambda text: text.replace("{suite}", suite)))
+        recipe[group] = _items(raw.get(group) or [], group, lists)
+        lists = {**lists, group: [item["name"] for item in recipe[group]]}
+    return dict(_texts(recipe, lambda text: text.replace("{suite}", suite)))
 
 
 def _items(part: Any, group: str, lists: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
@@ -60,13 +60,13 @@ def with_shares(train: Mapping[str, Any]) -> dict[str, Any]:
         RecipeError: there is a share, and no number of steps.
     """
     steps = train.get("max_steps", 0)
-    made = {key: value for key, value in train.items() if key != "num_train_epochs" or steps <= 0}
-    for key, value in made.items():
+    arguments = {key: value for key, value in train.items() if key != "num_train_epochs" or steps <= 0}
+    for key, value in arguments.items():
         if isinstance(value, str) and (share := _SHARE.fullmatch(value)):
             if steps <= 0:
                 raise RecipeError(f"`train.{key}` is {value} of `train.max_steps`, which is not set.")
-            made[key] = round(float(share[1]) / 100 * steps)
-    return made
+            arguments[key] = round(float(share[1]) / 100 * steps)
+    return arguments
 
 
 def with_addresses(raw: Mapping[str, Any], suite: str, locate: Callable[[str], Any]) -> dict[str, Any]:

@@ -35,10 +35,10 @@ def transfer(run: Run, number: Number) -> dict[str, float]:
         return {}
     if number != LATE:
         return stream.each().get(number, {})
-    found = saturation([stream], buckets=2)
-    if found is None:
+    by_gap = saturation([stream], buckets=2)
+    if by_gap is None:
         return {}
-    early, late = found.buckets
+    early, late = by_gap.buckets
     return {f"gap {gap}": late.gaps[gap] - early.gaps[gap] for gap in sorted(early.gaps.keys() & late.gaps.keys())}
 
 
@@ -66,8 +66,8 @@ def learnt_alone(run: Run, groups: Mapping[str, str] | None = None) -> StreamLos
 
 def _same_base(run: Run, other: Run) -> bool:
     """Return whether both started from the same model, whose scores are equal up to rounding."""
-    ours, theirs = _at(run, 0), _at(other, 0)
-    return all(math.isclose(ours[name], theirs[name], rel_tol=1e-3) for name in ours.keys() & theirs.keys())
+    ours, others = _at(run, 0), _at(other, 0)
+    return all(math.isclose(ours[name], others[name], rel_tol=1e-3) for name in ours.keys() & others.keys())
 
 
 def _at(run: Run, row: int) -> dict[str, float]:

@@ -20,15 +20,15 @@ def saturation(comparison: Comparison) -> Iterator[Plate]:
         yield from at_equal_gaps(label, compared, "nats/token")
 
 
-def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Plate]:
+def at_equal_gaps(label: str, by_gap: SaturationByGap, unit: str) -> Iterator[Plate]:
     """Draw the forgetting at equal gaps, one line per bucket of checkpoints."""
     lines = [
         Curve(rank, list(bucket.gaps), list(bucket.gaps.values()), label=f"checkpoints {words(bucket)}")
-        for rank, bucket in enumerate(found.buckets)
+        for rank, bucket in enumerate(by_gap.buckets)
     ]
-    names = ", ".join(f"{glyph} {words(bucket)}" for glyph, bucket in zip(GLYPHS, found.buckets, strict=False))
+    names = ", ".join(f"{glyph} {words(bucket)}" for glyph, bucket in zip(GLYPHS, by_gap.buckets, strict=False))
     means = "; ".join(
-        f"checkpoints {words(bucket)}: {fmt.fixed(bucket.mean, 3, signed=True)}" for bucket in found.buckets
+        f"checkpoints {words(bucket)}: {fmt.fixed(bucket.mean, 3, signed=True)}" for bucket in by_gap.buckets
     )
     caption = f"{label}: forgotten since a domain's own stage, by the domains learnt since; checkpoints {names}."
     yield from curves(Curves(unit, lines, caption, means, zero=True, x_label="gap n − i, domains learnt since"))

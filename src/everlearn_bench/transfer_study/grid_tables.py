@@ -35,8 +35,8 @@ _BRACKETS = "In brackets: medians over domains, then 95 % intervals of the means
 
 def spreads(stream: StreamLosses) -> Spreads:
     """Means and medians of a run; models of single domains are shown in the column CPT."""
-    found = stream.spread()
-    return found if "continual" in found or "dapt" not in found else {"continual": found["dapt"]}
+    measures = stream.spread()
+    return measures if "continual" in measures or "dapt" not in measures else {"continual": measures["dapt"]}
 
 
 def of_all_domains(runs: Mapping[str, Sequence[Spreads]]) -> Table:
@@ -68,7 +68,7 @@ def by_super_domain(runs: Mapping[str, Sequence[Spreads]]) -> Table | None:
         groups = [group for group in each if group != ALL]
         for group in groups if len(groups) > 1 else ():
             cells = [_cell(own, measure, group) for measure in BY_SUPER_DOMAIN]
-            rows.append((f"{label}: {group}", (TableCell(fmt.whole(each[group].domains)), *cells)))
+            rows.append((f"{label}: {group}", (TableCell(fmt.integer(each[group].domains)), *cells)))
     header = ("Method, order: super-domain", "Domains", *(COLUMNS[measure] for measure in BY_SUPER_DOMAIN))
     caption = f"Means over the domains of a super-domain. {_WORDS}. {_BRACKETS}"
     return Table(f"Transfer by super-domain ({UNIT})", header, tuple(rows), caption) if rows else None
@@ -92,10 +92,10 @@ def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[s
 
     def cell(runs: Sequence[Mapping[str, float]], members: Sequence[str]) -> TableCell:
         each = {name: [run[name] for run in runs if name in run] for name in members}
-        found = [fmean(own) for own in each.values() if own]
-        if not found:
+        means = [fmean(own) for own in each.values() if own]
+        if not means:
             return TableCell(fmt.MISSING)
-        return TableCell(fmt.fixed(fmean(found), 3, signed=True), f"({fmt.fixed(median(found), 3, signed=True)})")
+        return TableCell(fmt.fixed(fmean(means), 3, signed=True), f"({fmt.fixed(median(means), 3, signed=True)})")
 
     rows = [
         (f"{2.0**at:g} to {2.0 ** (at + 1):g} MB", (TableCell(f"{len(own)}"), *(cell(r, own) for r in gains.values())))
@@ -114,9 +114,9 @@ def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[s
 
 def _cell(runs: Sequence[Spreads], measure: str, group: str) -> TableCell:
     """Return the mean over runs, with that of the medians and an interval; runs that lack the measure do not count."""
-    found = [run[measure][group] for run in runs if group in run.get(measure, {})]
-    if not found:
+    measures = [run[measure][group] for run in runs if group in run.get(measure, {})]
+    if not measures:
         return TableCell(fmt.MISSING)
-    mean, middle = over_runs([each.mean for each in found]), fmean(each.median for each in found)
+    mean, middle = over_runs([each.mean for each in measures]), fmean(each.median for each in measures)
     detail = f"({fmt.fixed(middle, 3, signed=True)}) {fmt.interval(mean, 3, signed=True)}"
     return TableCell(fmt.fixed(mean.value, 3, signed=True), detail.strip())

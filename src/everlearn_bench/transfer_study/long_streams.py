@@ -92,12 +92,12 @@ class LongStreams(GridPart):
         """Draw a score matrix and a figure of forgetting by gap for each row and order."""
         for label, cells in list(self._groups.items())[:SERIES]:
             yield from heat(_scores(label, cells))
-        for label, found in list(self._saturations.items())[:SERIES]:
-            yield from at_equal_gaps(label, found, UNIT)
+        for label, by_gap in list(self._saturations.items())[:SERIES]:
+            yield from at_equal_gaps(label, by_gap, UNIT)
 
     def _runs(self) -> dict[str, list[Spreads]]:
         """Return the measures of each run, by row and order, and of the models of single domains."""
-        found = {
+        measures = {
             label: [
                 spreads(stream)
                 for cell in cells
@@ -108,8 +108,8 @@ class LongStreams(GridPart):
         if self._alone:
             title = next(iter(self._alone.values())).grid.title
             own = [spreads(learnt_alone(cell, self._groups_of(cell))) for cell in self._alone.values()]
-            found[f"{title} (DAPT)"] = own
-        return found
+            measures[f"{title} (DAPT)"] = own
+        return measures
 
     def _gains(self) -> dict[str, list[dict[str, float]]]:
         """Return the gain of each domain, for each run of a row in any order (CPT) and models of one domain (DAPT)."""
@@ -138,7 +138,7 @@ class LongStreams(GridPart):
             label: [stream for cell in own if (stream := stream_of(cell)) is not None]
             for label, own in together.items()
         }
-        return {label: found for label, own in streams.items() if (found := saturation(own)) is not None}
+        return {label: by_gap for label, own in streams.items() if (by_gap := saturation(own)) is not None}
 
     def _saturation(self) -> Table:
         return saturation_rows(self._saturations, UNIT)
@@ -146,9 +146,9 @@ class LongStreams(GridPart):
 
 def _scores(label: str, cells: Sequence[Run]) -> Heat:
     """Bits per byte of each text after each domain, means over seeds, coloured by the change since the base model."""
-    found = [cell.matrices["bits_per_byte"] for cell in cells]
-    rows, columns = found[0].rows, found[0].columns
-    same = [np.array(each.values, float) for each in found if (each.rows, each.columns) == (rows, columns)]
+    matrices = [cell.matrices["bits_per_byte"] for cell in cells]
+    rows, columns = matrices[0].rows, matrices[0].columns
+    same = [np.array(each.values, float) for each in matrices if (each.rows, each.columns) == (rows, columns)]
     values = np.mean(same, axis=0)
     changes = values - values[0]
     shades = [

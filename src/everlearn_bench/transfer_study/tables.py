@@ -80,11 +80,11 @@ def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
 def causal_study(comparison: Comparison) -> Section | None:
     """Return the study's numbers of the runs that have them; of long streams whether later stages forget more."""
     shown = [(comparison.labels[pool], comparison.pools[pool].runs) for pool in comparison.ranking[:SERIES]]
-    found = [table for make in (perplexity_table, transfer_table) for runs in shown if (table := make(*runs))]
-    if not found:
+    run_tables = [table for make in (perplexity_table, transfer_table) for runs in shown if (table := make(*runs))]
+    if not run_tables:
         return None
     saturated = saturation_table(comparison)
-    tables = [*found, *([saturated] if saturated else [])]
+    tables = [*run_tables, *([saturated] if saturated else [])]
     return Section("Causal study", plates=draw("saturation", comparison), tables=tables)
 
 
@@ -127,10 +127,10 @@ def perplexity_table(label: str, runs: Sequence[Run]) -> Table | None:
 
 def _perplexities(run: Run) -> dict[str, dict[str, float]]:
     """Return known values by key of :data:`PERPLEXITIES` and by domain; forgetting in nats."""
-    found: dict[str, dict[str, float]] = {key: {} for key in PERPLEXITIES}
+    values: dict[str, dict[str, float]] = {key: {} for key in PERPLEXITIES}
     matrix = run.matrices.get(LOSS)
     if matrix is None:
-        return found
+        return values
     alone, last = run.alone(LOSS), len(matrix.rows) - 1
     for name in run.domains:
         stage = matrix.own_stage(name)
@@ -143,10 +143,10 @@ def _perplexities(run: Run) -> dict[str, dict[str, float]]:
         }
         for key, loss in losses.items():
             if loss is not None and loss < LARGEST:
-                found[key][name] = math.exp(loss)
+                values[key][name] = math.exp(loss)
         if stage is not None and stage < last and learnt is not None and end is not None:
-            found["forgotten"][name] = end - learnt
-    return found
+            values["forgotten"][name] = end - learnt
+    return values
 
 
 def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
@@ -217,11 +217,11 @@ def half_width(run: Run) -> float | None:
     return median((high - low) / 2 for low, high in known) if known else None
 
 
-def _spread(found: Spread | None) -> TableCell:
-    if found is None:
+def _spread(spread: Spread | None) -> TableCell:
+    if spread is None:
         return TableCell(fmt.MISSING)
-    middle, count = fmt.fixed(found.median, 3, signed=True), fmt.whole(found.domains)
-    return TableCell(fmt.fixed(found.mean, 3, signed=True), f"({middle}, of {count})")
+    middle, count = fmt.fixed(spread.median, 3, signed=True), fmt.integer(spread.domains)
+    return TableCell(fmt.fixed(spread.mean, 3, signed=True), f"({middle}, of {count})")
 
 
 def saturation_table(comparison: Comparison) -> Table | None:
@@ -230,14 +230,14 @@ def saturation_table(comparison: Comparison) -> Table | None:
     return saturation_rows(compared, "nats/token") if compared else None
 
 
-def saturation_rows(found: Mapping[str, SaturationByGap], unit: str) -> Table:
+def saturation_rows(by_label: Mapping[str, SaturationByGap], unit: str) -> Table:
     """Make a table of forgetting by bucket of checkpoints, and its excess over the first bucket at equal gap.
 
     Args:
-        found: label → comparison of its buckets.
+        by_label: label → comparison of its buckets.
         unit: unit of the losses.
     """
-    rows = [(f"{label}: {words(bucket)}", cells) for label, own in found.items() for bucket, cells in _lines(own)]
+    rows = [(f"{label}: {words(bucket)}", cells) for label, own in by_label.items() for bucket, cells in _lines(own)]
     header = ("Checkpoints", f"Forgotten ({unit})", "More than the first bucket, at equal gap", "by least squares")
     caption = (
         "B[n, i]: loss of domain i after n domains, less that right after its own stage; the mean over all i < n. Late "
@@ -252,8 +252,8 @@ def words(bucket: Bucket) -> str:
     return f"{bucket.first} to {bucket.last}"
 
 
-def _lines(found: SaturationByGap) -> Sequence[tuple[Bucket, tuple[TableCell, ...]]]:
+def _lines(by_gap: SaturationByGap) -> Sequence[tuple[Bucket, tuple[TableCell, ...]]]:
     return [
         (bucket, tuple(TableCell(fmt.fixed(value, 3, signed=True)) for value in (bucket.mean, later, adjusted)))
-        for bucket, later, adjusted in zip(found.buckets, (None, *found.later), (None, *found.adjusted), strict=True)
+        for bucket, later, adjusted in zip(by_gap.buckets, (None, *by_gap.later), (None, *by_gap.adjusted), strict=True)
     ]

@@ -32,14 +32,14 @@ def activations(learner: ContinualLearner, blocks: Blocks = 64) -> Findings:
     return Findings(sections(outputs, compared), {"magnitudes": [vars(each) for each in compared]})
 
 
-def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Section]:
+def sections(magnitudes: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Section]:
     """Return a section for each model, one for the rows that moved, and the tables."""
-    shown = [_section(each, own) for each, own in zip(found, compared, strict=True)]
+    shown = [_section(each, own) for each, own in zip(magnitudes, compared, strict=True)]
     return [*shown, Section("Rows in numbers", tables=tables(compared))] if compared else []
 
 
-def _section(found: Magnitudes, own: Alike) -> Section:
-    twice = _sampled_twice(found)
+def _section(magnitudes: Magnitudes, own: Alike) -> Section:
+    twice = _sampled_twice(magnitudes)
     measured = "mean |y|" if twice else "‖ΔW‖"
     aside = (
         f"The share of rows that two {'domains' if twice else 'stages'} have in common among the "
@@ -48,30 +48,30 @@ def _section(found: Magnitudes, own: Alike) -> Section:
     )
     if twice:
         aside += " The diagonal compares two samples of one domain: the largest overlap to expect."
-    first, *others = [_component(found, own, part) for part in found.parts]
+    first, *others = [_component(magnitudes, own, part) for part in magnitudes.parts]
     by_component = Section("By component", parts=others, folded=True)
-    return Section(found.title, aside, first.plates, layout="", parts=[*first.parts, by_component])
+    return Section(magnitudes.title, aside, first.plates, layout="", parts=[*first.parts, by_component])
 
 
-def _component(found: Magnitudes, own: Alike, part: str) -> Section:
-    spread, pairs = _plates(found, own, part)
+def _component(magnitudes: Magnitudes, own: Alike, part: str) -> Section:
+    spread, pairs = _plates(magnitudes, own, part)
     return Section(_words(part), plates=spread, layout="", parts=[Section("", plates=pairs, layout="pairs")])
 
 
-def _sampled_twice(found: Magnitudes) -> bool:
-    return any(first is not second for first, second in found.halves.values())
+def _sampled_twice(magnitudes: Magnitudes) -> bool:
+    return any(first is not second for first, second in magnitudes.halves.values())
 
 
 def _words(part: str) -> str:
     return part.replace("_", " ").capitalize()
 
 
-def _plates(found: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list[Plate]]:
-    number = "mean |y| of a row" if _sampled_twice(found) else "‖ΔW‖ of a row"
+def _plates(magnitudes: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list[Plate]]:
+    number = "mean |y| of a row" if _sampled_twice(magnitudes) else "‖ΔW‖ of a row"
     spread = Violins(
         f"{number}, layer's mean = 1",
         own.names,
-        [found.relative(name, part).tolist() for name in own.names],
+        [magnitudes.relative(name, part).tolist() for name in own.names],
         f"Distribution of {number}. Dot: median; bar: the middle half; the outermost 1\u00a0% is cut off.",
     )
     common = _heat("Largest rows in common", own.names, own.overlap[part], own.chance[part])
@@ -92,32 +92,32 @@ def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float | No
     return Heat(title, "", names, rows, scale=1 - chance)
 
 
-def tables(found: Sequence[Alike]) -> list[Table]:
+def tables(similarities: Sequence[Alike]) -> list[Table]:
     """Return two tables for each comparison: the overlaps over all projections, and means by component."""
-    return [table for each in found for table in (_pairs(each), _by_component(each))]
+    return [table for each in similarities for table in (_pairs(each), _by_component(each))]
 
 
-def _pairs(found: Alike) -> Table:
+def _pairs(similarity: Alike) -> Table:
     return Table(
-        f"{found.title}: largest {percent(1 - found.threshold)} of the rows in common",
-        ("", *found.names),
+        f"{similarity.title}: largest {percent(1 - similarity.threshold)} of the rows in common",
+        ("", *similarity.names),
         tuple(
             (name, tuple(TableCell(fixed(value)) for value in row))
-            for name, row in zip(found.names, found.overlap[ALL], strict=True)
+            for name, row in zip(similarity.names, similarity.overlap[ALL], strict=True)
         ),
-        f"By chance: {found.chance[ALL]:.3f}.",
+        f"By chance: {similarity.chance[ALL]:.3f}.",
     )
 
 
-def _by_component(found: Alike) -> Table:
+def _by_component(similarity: Alike) -> Table:
     def rows(part: str) -> tuple[TableCell, ...]:
-        numbers = [*_means(found.overlap[part]), *_means(found.correlation[part])]
+        numbers = [*_means(similarity.overlap[part]), *_means(similarity.correlation[part])]
         return tuple(TableCell(fixed(value)) for value in numbers)
 
     return Table(
-        f"{found.title}, by component",
+        f"{similarity.title}, by component",
         ("Projections", "in common, same", "in common, different", "correlation, same", "correlation, different"),
-        tuple((_words(part), rows(part)) for part in found.overlap),
+        tuple((_words(part), rows(part)) for part in similarity.overlap),
         "Means over names (same: the diagonal) and pairs of names (different).",
     )
 

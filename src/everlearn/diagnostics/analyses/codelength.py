@@ -96,10 +96,10 @@ def _mean(lines: list[tuple[int, float]]) -> float:
     return sum(count * loss for count, loss in lines) / sum(count for count, _ in lines)
 
 
-def table(found: list[Prequential]) -> Table:
+def table(stages: list[Prequential]) -> Table:
     """Make a table with a row for each stage."""
     rows = []
-    for each in found:
+    for each in stages:
         numbers = (each.bits_per_byte, *((each.first, each.last) if each.bits_per_byte is not None else (None, None)))
         cells = [TableCell(fixed(value)) for value in (*numbers, each.nats)]
         steps = f"{each.steps:,}" if each.once else f"{each.steps:,} (all: passes are not known)"
@@ -114,6 +114,6 @@ def table(found: list[Prequential]) -> Table:
 @analysis("codelength", recorded=True)
 def codelength(learner: ContinualLearner) -> Findings:
     """Show the online codelength of the training text: each batch scored before it was learnt from."""
-    found = prequential(learner.folder)
-    sections = [Section("Codelength of the training text", tables=[table(found)])] if found else []
-    return Findings(sections, {"online_codelength": [asdict(each) for each in found]})
+    stages = prequential(learner.folder)
+    sections = [Section("Codelength of the training text", tables=[table(stages)])] if stages else []
+    return Findings(sections, {"online_codelength": [asdict(each) for each in stages]})

@@ -9,8 +9,8 @@ from everlearn.diagnostics.checkpoint_distance import INTERVALS, Distance, dista
 from everlearn.diagnostics.registry import Blocks, Findings, Since, Until, analysis
 from everlearn.evaluation.estimate import Estimate
 from everlearn.learner import ContinualLearner
-from everlearn.model.weight_movement import Moved, together, whole
-from everlearn.report.figures.weight_movement import said
+from everlearn.model.weight_movement import Moved, together, total_movement
+from everlearn.report.figures.weight_movement import layer_label
 from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell, estimate_cell
 
@@ -21,10 +21,12 @@ def distance(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None
 
     Each stage is compared with the base model and with the last stage, or `--from` with `--to`.
     """
-    found = distances(learner, pairs_of(learner, since, until), blocks)
+    stage_distances = distances(learner, pairs_of(learner, since, until), blocks)
     # The page has the layers of the last pair, the JSON those of all.
-    section = Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
-    return Findings([section], {"distances": [each.to_json() for each in found]})
+    section = Section(
+        "How far the stages are from each other", _APART, [], [_pairs(stage_distances), _by_layer(stage_distances[-1])]
+    )
+    return Findings([section], {"distances": [each.to_json() for each in stage_distances]})
 
 
 _APART = (
@@ -34,11 +36,11 @@ _APART = (
 )
 
 
-def _pairs(found: Sequence[Distance]) -> Table:
-    sets = list(dict.fromkeys(name for each in found for name in each.drift))
+def _pairs(stage_distances: Sequence[Distance]) -> Table:
+    sets = list(dict.fromkeys(name for each in stage_distances for name in each.drift))
     rows = []
-    for each in found:
-        moved = None if each.parts is None else whole(each.parts)
+    for each in stage_distances:
+        moved = None if each.parts is None else total_movement(each.parts)
         kl = [each.drift.get(name, Estimate()) for name in sets]
         cells = [*_of_weights(moved), *(estimate_cell(x, 4) for x in kl)]
         rows.append((f"{each.since} → {each.until}", tuple(cells)))
@@ -61,11 +63,13 @@ def _of_weights(moved: Moved | None) -> list[TableCell]:
     ]
 
 
-def _by_layer(found: Distance) -> Table:
-    layers = {} if found.parts is None else together(found.parts)
+def _by_layer(stage_distance: Distance) -> Table:
+    layers = {} if stage_distance.parts is None else together(stage_distance.parts)
     rows = tuple(
-        (said(name), (*_of_weights(moved), TableCell(fixed(found.layers.get(name), 2))))
+        (layer_label(name), (*_of_weights(moved), TableCell(fixed(stage_distance.layers.get(name), 2))))
         for name, moved in layers.items()
     )
     caption = "Stable rank: ‖Δ‖²_F/‖Δ‖²₂, the mean over the layer's matrices that moved."
-    return Table(f"{found.since} → {found.until}, by layer", ("Layer", *_WEIGHTS, "Stable rank"), rows, caption)
+    return Table(
+        f"{stage_distance.since} → {stage_distance.until}, by layer", ("Layer", *_WEIGHTS, "Stable rank"), rows, caption
+    )

@@ -111,9 +111,9 @@ _MAPS_ANEW = (
 )
 
 
-def heat_map(stage: str, kind: str, found: Map, filled: OccupiedShare) -> Heat:
+def heat_map(stage: str, kind: str, importance_map: Map, filled: OccupiedShare) -> Heat:
     """Return one kind of unit after one stage: layers × heads, or layers × deciles of their units' importance."""
-    sites = {site: value.float() for site, value in found.items() if kind_of_site(site) == kind}
+    sites = {site: value.float() for site, value in importance_map.items() if kind_of_site(site) == kind}
     heads = max(len(value) for value in sites.values()) <= 2 * _DECILES
     rows = []
     for site, value in sites.items():

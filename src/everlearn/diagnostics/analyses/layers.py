@@ -17,5 +17,5 @@ def layers(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None, 
 
     Both are measured on held-out text, `--from` an earlier stage (by default the one before) `--to` a later one.
     """
-    found = restored(learner, pair_of(learner, since, until), blocks)
-    return Findings([of_going_back(found)], {"going_back": [asdict(found)]})
+    going_back = restored(learner, pair_of(learner, since, until), blocks)
+    return Findings([of_going_back(going_back)], {"going_back": [asdict(going_back)]})

@@ -17,5 +17,5 @@ def line(learner: ContinualLearner, blocks: Blocks = 64, since: Since = None, un
 
     Both are measured on held-out text, `--from` an earlier stage (by default the one before) `--to` a later one.
     """
-    found = merged_back(learner, pair_of(learner, since, until), blocks)
-    return Findings([of_going_back(found)], {"going_back": [asdict(found)]})
+    going_back = merged_back(learner, pair_of(learner, since, until), blocks)
+    return Findings([of_going_back(going_back)], {"going_back": [asdict(going_back)]})

@@ -34,36 +34,38 @@ def ranks(learner: ContinualLearner, contexts: Contexts = 200) -> Findings:
 
     The median of their logarithm is shown, over contexts of every held-out set.
     """
-    found = prediction_ranks(learner, contexts)
-    return Findings([of_ranks(found)], {"prediction_ranks": found.to_json()})
+    measured_ranks = prediction_ranks(learner, contexts)
+    return Findings([of_ranks(measured_ranks)], {"prediction_ranks": measured_ranks.to_json()})
 
 
-def of_ranks(found: Ranks) -> Section:
+def of_ranks(measured_ranks: Ranks) -> Section:
     """Make a section with a heat map, and tables of the medians and the n-grams."""
-    names = [name for name, count in found.contexts.items() if count]
+    names = [name for name, count in measured_ranks.contexts.items() if count]
 
     def shade(row: int, name: str) -> Shade:
-        own, first = (found.log_rank[each].get(name, Estimate()) for each in (row, 0))
+        own, first = (measured_ranks.log_rank[each].get(name, Estimate()) for each in (row, 0))
         known = own.value is not None and first.value is not None
         change = own.value - first.value if known else None  # type: ignore[operator]
-        return Shade(change, fixed(own.value, 2), interval(own, 2), own=found.checkpoints[row] == name)
+        return Shade(change, fixed(own.value, 2), interval(own, 2), own=measured_ranks.checkpoints[row] == name)
 
-    rows = [(label, [shade(row, name) for name in names]) for row, label in enumerate(found.checkpoints)]
+    rows = [(label, [shade(row, name) for name in names]) for row, label in enumerate(measured_ranks.checkpoints)]
     heat = Heat("Median ln rank of a domain's own words", "after", names, rows, note="The numbers: --json.")
-    return Section("Prediction ranks", _ASIDE, draw("heat", heat), [_medians(found, names), _words(found)])
+    return Section(
+        "Prediction ranks", _ASIDE, draw("heat", heat), [_medians(measured_ranks, names), _words(measured_ranks)]
+    )
 
 
-def _medians(found: Ranks, names: list[str]) -> Table:
+def _medians(measured_ranks: Ranks, names: list[str]) -> Table:
     rows = [
         (label, tuple(TableCell(fixed(own.get(name, Estimate()).value, 2)) for name in names))
-        for label, own in zip(found.checkpoints, found.log_rank, strict=True)
+        for label, own in zip(measured_ranks.checkpoints, measured_ranks.log_rank, strict=True)
     ]
     return Table("Median ln rank of a domain's own words", ("After", *names), tuple(rows))
 
 
-def _words(found: Ranks) -> Table:
+def _words(measured_ranks: Ranks) -> Table:
     rows = [
-        (name, (TableCell(f"{found.contexts[name]:,}"), TableCell(", ".join(words[:_SHOWN]))))
-        for name, words in found.words.items()
+        (name, (TableCell(f"{measured_ranks.contexts[name]:,}"), TableCell(", ".join(words[:_SHOWN]))))
+        for name, words in measured_ranks.words.items()
     ]
     return Table("The words of each domain", ("Held-out text", "Contexts", "n-grams, by TF-IDF"), tuple(rows))

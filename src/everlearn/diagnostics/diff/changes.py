@@ -241,12 +241,12 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | NDArray[np.i
     decode: Callable[..., Any] = tokenizer.decode
     texts, before = [], ""
     for end in range(1, len(ids) + 1):
-        whole = str(decode(list(map(int, ids[:end])), clean_up_tokenization_spaces=False))
-        if whole.endswith("\ufffd") and end < len(ids):
+        decoded = str(decode(list(map(int, ids[:end])), clean_up_tokenization_spaces=False))
+        if decoded.endswith("\ufffd") and end < len(ids):
             texts.append("")
             continue
-        texts.append(whole[len(before) :])
-        before = whole
+        texts.append(decoded[len(before) :])
+        before = decoded
     return texts
 
 

@@ -183,7 +183,7 @@ class _Chosen:
     same_tokens: bool
 
 
-def _row(sides: Sequence[ModelSide], asked: int | None) -> int:
+def _row(sides: Sequence[ModelSide], block_size: int | None) -> int:
     """Return the number of tokens of a row.
 
     Raises:
@@ -193,9 +193,11 @@ def _row(sides: Sequence[ModelSide], asked: int | None) -> int:
     longest, side = min(
         ((limit, side) for limit, side in limits if limit), default=(None, sides[0]), key=lambda x: x[0]
     )
-    if asked is not None and longest is not None and asked > longest:
-        raise RecipeError(f"`--block-size` is {asked}, but '{side.label}' reads {longest} tokens at most. Lower it.")
-    return asked or min(LONGEST_ROW, longest or LONGEST_ROW)
+    if block_size is not None and longest is not None and block_size > longest:
+        raise RecipeError(
+            f"`--block-size` is {block_size}, but '{side.label}' reads {longest} tokens at most. Lower it."
+        )
+    return block_size or min(LONGEST_ROW, longest or LONGEST_ROW)
 
 
 def _longest(side: ModelSide) -> int | None:

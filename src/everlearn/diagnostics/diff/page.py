@@ -16,7 +16,7 @@ from everlearn.model.weight_movement import Moved, together
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.heat import Heat, Shade
-from everlearn.report.figures.weight_movement import said
+from everlearn.report.figures.weight_movement import layer_label
 from everlearn.report.html import render
 from everlearn.report.tables import Table
 from everlearn.version import __version__
@@ -49,26 +49,26 @@ class _Half:
         return bool(self.passages)
 
 
-def write(found: ComparedModels, path: Path) -> Path:
+def write(comparison: ComparedModels, path: Path) -> Path:
     """Write the page to a file, atomically."""
-    write_text(path, page(found))
+    write_text(path, page(comparison))
     return path
 
 
-def page(found: ComparedModels) -> str:
+def page(comparison: ComparedModels) -> str:
     """Return the page as text; it contains no local path."""
     return render(
         "diff.html.jinja",
-        title=f"{found.after}, compared with {found.before}",
+        title=f"{comparison.after}, compared with {comparison.before}",
         version=__version__,
-        diff=found,
-        verdict=sentence(found),
-        texts=text_table(found) if found.texts else None,
-        dots=_dots(found),
-        sections=[(text, _halves(found, text)) for text in found.texts],
-        tasks=task_table(found) if found.tasks else None,
-        layers=layer_table(found) if found.layers else None,
-        heat=_heat(found.layers) if found.layers else [],
+        diff=comparison,
+        verdict=sentence(comparison),
+        texts=text_table(comparison) if comparison.texts else None,
+        dots=_dots(comparison),
+        sections=[(text, _halves(comparison, text)) for text in comparison.texts],
+        tasks=task_table(comparison) if comparison.tasks else None,
+        layers=layer_table(comparison) if comparison.layers else None,
+        heat=_heat(comparison.layers) if comparison.layers else [],
         quoted=quoted,
         bits=lambda value: fixed(value, 1),
         fixed=fixed,
@@ -76,18 +76,18 @@ def page(found: ComparedModels) -> str:
     )
 
 
-def _dots(found: ComparedModels) -> list[Plate]:
+def _dots(comparison: ComparedModels) -> list[Plate]:
     """Draw the differences of several texts as dots; a single text is shown only in the table."""
-    if len(found.texts) < 2:
+    if len(comparison.texts) < 2:
         return []
     caption = "Right of zero: worse than before. Lines: 95 % intervals."
-    estimates = [text.difference for text in found.texts]
+    estimates = [text.difference for text in comparison.texts]
     return draw(
-        "dots", Dots("bits per byte, after − before", [text.name for text in found.texts], [estimates], caption)
+        "dots", Dots("bits per byte, after − before", [text.name for text in comparison.texts], [estimates], caption)
     )
 
 
-def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
+def _halves(comparison: ComparedModels, text: TextDifference) -> list[_Half]:
     """Return the largest losses and gains, beginning with those that decide the verdict."""
     halves = [
         _Half(
@@ -98,7 +98,7 @@ def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
         )
         for word, end in (("lost", text.lost), ("gained", text.gained))
     ]
-    return halves[::-1] if found.verdicts[text.name] == "learnt" else halves
+    return halves[::-1] if comparison.verdicts[text.name] == "learnt" else halves
 
 
 def _is_empty(piece: Piece) -> bool:
@@ -129,7 +129,7 @@ def _heat(parts: list[Moved]) -> list[Plate]:
         return Shade(part.relative, f"{fixed(100 * part.relative, 2)} %")
 
     rows = [
-        (said(layer), [shade(alone), *(shade(cells.get((layer, column))) for column in columns)])
+        (layer_label(layer), [shade(alone), *(shade(cells.get((layer, column))) for column in columns)])
         for layer, alone in together(parts).items()
     ]
     return draw("heat", Heat("How far each layer moved, ‖W′ − W‖ / ‖W‖", "layer", ["whole layer", *columns], rows))

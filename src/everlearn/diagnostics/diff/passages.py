@@ -118,8 +118,8 @@ def _masked(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
         before, behind = [-1] * len(encoder.prefix), [-1] * len(encoder.suffix)
         owner += [*before, *[number] * len(own), *behind]
         place += [*before, *range(len(own)), *behind]
-    whole = len(tokens) // size * size
-    flat, owners, places = (np.asarray(each[:whole], np.int64).reshape(-1, size) for each in (tokens, owner, place))
+    complete = len(tokens) // size * size
+    flat, owners, places = (np.asarray(each[:complete], np.int64).reshape(-1, size) for each in (tokens, owner, place))
     segments = np.zeros(size, np.int32)
     return Rows([{"input_ids": row.astype(np.int32), "segments": segments} for row in flat], owners, places)
 

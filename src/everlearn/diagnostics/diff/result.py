@@ -8,7 +8,7 @@ from typing import Any, Literal
 from everlearn.diagnostics.diff.tasks import TaskDifference
 from everlearn.diagnostics.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
-from everlearn.model.weight_movement import Moved, together, whole
+from everlearn.model.weight_movement import Moved, together, total_movement
 
 VANISHING = 0.0005
 """Bits per byte that three decimals do not show; differences between number formats and kernels are smaller."""
@@ -66,7 +66,7 @@ class ComparedModels:
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON data."""
         parts = self.layers
-        layers = [] if parts is None else [*together(parts).values(), whole(parts)]
+        layers = [] if parts is None else [*together(parts).values(), total_movement(parts)]
         return {
             **{name: getattr(self, name) for name in ("before", "after", "kind", "block_size", "tolerated")},
             "texts": [{"verdict": self.verdicts[text.name], **asdict(text)} for text in self.texts],

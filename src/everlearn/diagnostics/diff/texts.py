@@ -73,8 +73,8 @@ def compare(
     kept = items > 0
     documents = np.array([passage.document for passage in passages])[kept]
     count = len(np.unique(documents))
-    given = {"bytes": scored[kept], DOCUMENT: documents}
-    cells = [text_cell(own[kept], items[kept], 1.0, given=given) for own in (nats, after.sums()[0])]
+    properties = {"bytes": scored[kept], DOCUMENT: documents}
+    cells = [text_cell(own[kept], items[kept], 1.0, given=properties) for own in (nats, after.sums()[0])]
     scores = resample(cells, [METRICS["bits_per_byte"]], seed=("diff", name))["bits_per_byte"]
     lost, gained = ends_of(passages, before, after, scored, tokenizer)
     return TextDifference(

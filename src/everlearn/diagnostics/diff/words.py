@@ -10,8 +10,8 @@ from everlearn.diagnostics.diff.result import ComparedModels
 from everlearn.diagnostics.diff.tasks import TaskDifference
 from everlearn.diagnostics.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
-from everlearn.model.weight_movement import together, whole
-from everlearn.report.figures.weight_movement import said
+from everlearn.model.weight_movement import together, total_movement
+from everlearn.report.figures.weight_movement import layer_label
 from everlearn.report.tables import Table, TableCell, estimate_cell
 from everlearn.wording import count
 
@@ -20,23 +20,23 @@ _FEW = 5
 """Maximum rows of a table of tokens on a terminal."""
 
 
-def sentence(found: ComparedModels) -> str:
+def sentence(comparison: ComparedModels) -> str:
     """Return sentences on forgetting, learning and indistinguishable changes, each with its interval."""
-    words = found.verdicts
-    described = {text.name: _of_text(text) for text in found.texts}
-    described |= {task.name: _of_task(task) for task in found.tasks}
+    words = comparison.verdicts
+    described = {text.name: _of_text(text) for text in comparison.texts}
+    described |= {task.name: _of_task(task) for task in comparison.tasks}
 
     def those(word: str) -> str:
         return listing([described[name] for name, own in words.items() if own == word])
 
-    bound = f"{found.tolerated:g} bits per byte"
+    bound = f"{comparison.tolerated:g} bits per byte"
     parts = [
         *([f"forgot some of {one}"] if (one := those("forgot")) else []),
         *([f"lost a little of {one}, less than the {bound} that are tolerated"]
           if (one := those("lost within tolerance")) else []),
         *([f"got better at {one}"] if (one := those("learnt")) else []),
     ]  # fmt: skip
-    ends = [f"{found.after} {listing(parts)}, compared with {found.before}."] if parts else []
+    ends = [f"{comparison.after} {listing(parts)}, compared with {comparison.before}."] if parts else []
     if same := those("no difference"):
         ends.append(f"On {same} no difference can be shown.")
     if unknown := those("unknown"):
@@ -55,29 +55,29 @@ def _of_task(task: TaskDifference) -> str:
     )
 
 
-def _score(found: Estimate, task: TaskDifference, signed: bool = False) -> str:
+def _score(estimate: Estimate, task: TaskDifference, signed: bool = False) -> str:
     """Write a score: shares of one as percentages, and their differences in points."""
-    if task.unit != "fraction" or found.value is None:
-        return fixed(found.value, 3, signed)
-    return f"{fixed(100 * found.value, 1, signed)} {'points' if signed else '%'}"
+    if task.unit != "fraction" or estimate.value is None:
+        return fixed(estimate.value, 3, signed)
+    return f"{fixed(100 * estimate.value, 1, signed)} {'points' if signed else '%'}"
 
 
-def _ends(found: Estimate, task: TaskDifference) -> str:
+def _ends(estimate: Estimate, task: TaskDifference) -> str:
     scale = 100 if task.unit == "fraction" else 1
-    ends = [None if x is None else scale * x for x in (found.value, found.low, found.high)]
+    ends = [None if x is None else scale * x for x in (estimate.value, estimate.low, estimate.high)]
     return interval(Estimate(*ends), 1 if scale > 1 else 3, signed=True)
 
 
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def text_table(found: ComparedModels) -> Table:
+def text_table(comparison: ComparedModels) -> Table:
     """Make a table with a row for each text.
 
     It shows the verdict, the difference of the losses, the losses of both models, and the size of the text.
     """
     rows = []
-    for text in found.texts:
+    for text in comparison.texts:
         change = None
         if text.before.value and text.difference.value is not None:
             change = text.difference.value / text.before.value
@@ -86,7 +86,7 @@ def text_table(found: ComparedModels) -> Table:
             (
                 text.name,
                 (
-                    TableCell(found.verdicts[text.name]),
+                    TableCell(comparison.verdicts[text.name]),
                     TableCell(
                         fixed(text.difference.value, signed=True), f"{interval(text.difference, signed=True)} · {share}"
                     ),
@@ -99,16 +99,16 @@ def text_table(found: ComparedModels) -> Table:
                 ),
             )
         )
-    units = listing(list(dict.fromkeys(text.unit for text in found.texts)))
+    units = listing(list(dict.fromkeys(text.unit for text in comparison.texts)))
     caption = (
         "Bits per byte: less is better, and a difference above zero is a loss. In brackets: 95 % intervals, from "
         f"resampling {units}, the same ones for both models."
     )
-    header = ("Text", "Verdict", "Difference", f"{found.before} (before)", f"{found.after} (after)", "Read")
+    header = ("Text", "Verdict", "Difference", f"{comparison.before} (before)", f"{comparison.after} (after)", "Read")
     return Table("Texts", header, tuple(rows), caption, first=(1, 2))
 
 
-def task_table(found: ComparedModels) -> Table:
+def task_table(comparison: ComparedModels) -> Table:
     """Make a table with a row for each end task.
 
     It shows the verdict, the difference, the scores of both models, and how many examples became better or worse.
@@ -117,18 +117,25 @@ def task_table(found: ComparedModels) -> Table:
         (
             task.name,
             (
-                TableCell(found.verdicts[task.name]),
+                TableCell(comparison.verdicts[task.name]),
                 TableCell(_score(task.difference, task, signed=True), _ends(task.difference, task)),
                 TableCell(_score(task.before, task)),
                 TableCell(_score(task.after, task)),
                 TableCell(f"{task.worse:,} worse, {task.better:,} better", f"of {task.examples:,}"),
             ),
         )
-        for task in found.tasks
+        for task in comparison.tasks
     ]
-    metrics = listing([f"{task.name}: {task.metric.lower()}" for task in found.tasks])
+    metrics = listing([f"{task.name}: {task.metric.lower()}" for task in comparison.tasks])
     caption = f"{metrics[:1].upper()}{metrics[1:]}. In brackets: 95 % intervals, from resampling examples in pairs."
-    header = ("End task", "Verdict", "Difference", f"{found.before} (before)", f"{found.after} (after)", "Examples")
+    header = (
+        "End task",
+        "Verdict",
+        "Difference",
+        f"{comparison.before} (before)",
+        f"{comparison.after} (after)",
+        "Examples",
+    )
     return Table("End tasks", header, tuple(rows), caption, first=(1, 2))
 
 
@@ -151,11 +158,14 @@ def word_table(title: str, words: Sequence[WordChange]) -> Table:
     return Table(title, header, tuple(rows))
 
 
-def layer_table(found: ComparedModels) -> Table:
+def layer_table(comparison: ComparedModels) -> Table:
     """Make a table of how far the weights of each layer moved."""
-    parts = found.layers or []
-    listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
-    rows = [(said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share)))) for name, part in listed]
+    parts = comparison.layers or []
+    listed = [*together(parts).items(), *([("all", total_movement(parts))] if parts else [])]
+    rows = [
+        (layer_label(name), (TableCell(percent(part.relative)), TableCell(percent(part.share))))
+        for name, part in listed
+    ]
     caption = (
         "Moved: ‖W′ − W‖ / ‖W‖, the size of the change relative to the weights. Touched: the share of weights that "
         "changed at all."
@@ -169,11 +179,14 @@ def quoted(token: str) -> str:
     return f"“{shorten(shown, 40) if len(shown) > 40 else shown}”"
 
 
-def brief_tables(found: ComparedModels) -> list[Table]:
+def brief_tables(comparison: ComparedModels) -> list[Table]:
     """Return the tables for a terminal: the differences, and for each text the tokens behind them."""
-    tables = [*([text_table(found)] if found.texts else []), *([task_table(found)] if found.tasks else [])]
-    for text in found.texts:
-        got_better = found.verdicts[text.name] == "learnt"
+    tables = [
+        *([text_table(comparison)] if comparison.texts else []),
+        *([task_table(comparison)] if comparison.tasks else []),
+    ]
+    for text in comparison.texts:
+        got_better = comparison.verdicts[text.name] == "learnt"
         words = (text.gained if got_better else text.lost).words[:_FEW]
         if words and any(word.before != word.after for word in words):
             tables.append(word_table(f"{text.name}: tokens that {'gained' if got_better else 'lost'} most", words))

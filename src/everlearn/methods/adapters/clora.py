@@ -14,7 +14,7 @@ from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, register
 from everlearn.model.objectives import Outputs
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 from everlearn.ranges import Around, OneOf, ranges
 from everlearn.seeding import seed_for
 
@@ -90,7 +90,7 @@ class CLoRA(IncLoRA):
             return {}
         with torch.autocast(self._pairs[0][0].device.type, enabled=False):
             # A shard of B would give a partial sum of Bᵀ P, which cannot be squared: full matrices are needed.
-            products = [torch.tensordot(whole(matrix).float(), p, ([dim], [0])) for matrix, dim, p in self._pairs]
+            products = [torch.tensordot(full_tensor(matrix).float(), p, ([dim], [0])) for matrix, dim, p in self._pairs]
             return {"subspace": self.config.strength * torch.stack([each.square().sum() for each in products]).sum()}
 
     def detach(self, stage: Stage) -> None:

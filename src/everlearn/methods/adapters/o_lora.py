@@ -18,7 +18,7 @@ from everlearn.methods.state import Tensors
 from everlearn.model.adapted import weights_of
 from everlearn.model.objectives import Outputs
 from everlearn.model.peft_adapter import directions_of, matrices_of
-from everlearn.model.sharding import local_part, value_over_shards, whole
+from everlearn.model.sharding import full_tensor, local_part, value_over_shards
 from everlearn.ranges import Around, OneOf, ranges
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -192,7 +192,9 @@ class OLoRA(IncLoRA):
     # -- the terms ----------------------------------------------------------------------------------------------
 
     def begin_training(self, stage: Stage) -> None:
-        others = {path: whole(each.detach()) for path, each in matrices_of(stage.model, "A", trained=False).items()}
+        others = {
+            path: full_tensor(each.detach()) for path, each in matrices_of(stage.model, "A", trained=False).items()
+        }
 
         def earlier(path: str) -> list[Tensor]:
             rows = [self._of_base[path]] if path in self._of_base else []

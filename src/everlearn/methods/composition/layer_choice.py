@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from everlearn.methods.adapters.bottleneck import Bottleneck
 from everlearn.methods.base import Stage
-from everlearn.model.sharding import local, whole
+from everlearn.model.sharding import full_tensor, local
 
 
 class LayerChoice(nn.Module):
@@ -62,7 +62,7 @@ class LayerChoice(nn.Module):
     @torch.no_grad()
     def decided(self, stage: Stage) -> str | None:
         """Return the owner of the adapter with the largest c, which becomes the trained one; None for the new one."""
-        c = whole(self.c)
+        c = full_tensor(self.c)
         candidates = self.owners[self.first :]
         best = int(torch.cat([c[: len(candidates)], c[-1:]]).argmax())
         if best == len(candidates):

@@ -348,10 +348,10 @@ def _as_tensors(rows: list[Block], isolate: bool) -> dict[str, Tensor]:
     ids = torch.zeros(len(rows), width, dtype=torch.int32)
     document = torch.full_like(ids, PADDING)
     for number, row in enumerate(rows):
-        given, length = torch.from_numpy(row["input_ids"]), len(row["input_ids"])
+        row_ids, length = torch.from_numpy(row["input_ids"]), len(row["input_ids"])
         packed = "segments" in row
         read = content_of([row], IGNORE)[0] if packed else torch.ones(length, dtype=torch.bool)
-        own = torch.from_numpy(row["segments"]) if packed and isolate else torch.zeros_like(given)
-        ids[number, :length] = given.masked_fill(~read, 0)
+        own = torch.from_numpy(row["segments"]) if packed and isolate else torch.zeros_like(row_ids)
+        ids[number, :length] = row_ids.masked_fill(~read, 0)
         document[number, :length] = own.masked_fill(~read, PADDING)
     return {IDS: ids, DOCUMENT: document}

@@ -53,7 +53,7 @@ class CachedAnswers:
 
     def __init__(self, stage: Stage, top_k: int, temperature: float) -> None:
         self.temperature = temperature
-        self.looked_up = self.found = 0
+        self.looked_up = self.hits = 0
         known: dict[int, int] = {}
         lengths: list[int] = []
         with writing(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as file, ExitStack() as phases:
@@ -111,7 +111,7 @@ class CachedAnswers:
             if place is not None:
                 known[row] = at[row]
                 parts.append(self._answers[self._offsets[place] : self._offsets[place + 1]])
-        self.looked_up, self.found = self.looked_up + len(labels), self.found + len(parts)
+        self.looked_up, self.hits = self.looked_up + len(labels), self.hits + len(parts)
         answers = np.concatenate(parts) if parts else self._answers[:0]
         width, flat = answers["nats"].shape[1], known.flatten()
         likeliest, nats = np.zeros((flat.size, width - 1), np.int64), np.zeros((flat.size, width), np.float32)

@@ -73,14 +73,14 @@ class Demonstrations:
         learnt = np.zeros(ids.shape, bool)
         rows, columns = np.nonzero(batch["labels"].numpy() != IGNORE)
         learnt[rows, batch["positions"].numpy()[rows, columns] + 1] = True
-        found = []
+        demonstrations = []
         for row in range(len(ids)):
             edges = [*np.flatnonzero(starts[row]), ids.shape[1]]
             for start, stop in itertools.pairwise(edges):
                 parts = self._in(ids[row, start:stop].tolist(), learnt[row, start:stop])
                 if parts is not None:
-                    found.append(Demonstration(row, int(start), int(stop), *parts))
-        return found
+                    demonstrations.append(Demonstration(row, int(start), int(stop), *parts))
+        return demonstrations
 
     def _in(self, ids: list[int], learnt: np.ndarray) -> tuple[list[int], list[int], int] | None:
         """Return context, context with the demonstration, and end of the last complete answer of a document."""
@@ -105,10 +105,10 @@ class Demonstrations:
         return None
 
 
-def answers_at(batch: Batch, found: list[Demonstration]) -> Tensor:
+def answers_at(batch: Batch, demonstrations: list[Demonstration]) -> Tensor:
     """Return which labels of a batch are in the documents of demonstrations, [B, K] bool."""
     labels, positions = batch["labels"], batch["positions"]
     inside = torch.zeros_like(labels, dtype=torch.bool)
-    for each in found:
+    for each in demonstrations:
         inside[each.row] |= (positions[each.row] >= each.start) & (positions[each.row] < each.stop)
     return inside & (labels != IGNORE)

@@ -296,9 +296,9 @@ class KD(WithTeacher, Method):
 
     def end_domain(self, stage: Stage) -> None:
         """Drop the teacher, and the queue of its vectors."""
-        if self._cached is not None and self._cached.found < self._cached.looked_up:
+        if self._cached is not None and self._cached.hits < self._cached.looked_up:
             stage.notes.append(
-                f"Method '{self.label}' had stored predictions for {self._cached.found:,} of "
+                f"Method '{self.label}' had stored predictions for {self._cached.hits:,} of "
                 f"{self._cached.looked_up:,} rows; the others (of other domains, or changed by another method) were "
                 "trained without distillation."
             )

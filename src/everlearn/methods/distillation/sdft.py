@@ -137,34 +137,34 @@ class SDFT(Method):
             reader, parameters = MemoryReader(Memory(), self.label), dict(teacher.named_parameters())
             reader.same_names(self._loaded, parameters, "teacher/")
             for name, parameter in parameters.items():
-                if (given := self._loaded[name]).shape != parameter.shape:
-                    rule = f"must have shape {tuple(parameter.shape)} (got {tuple(given.shape)})"
+                if (stored := self._loaded[name]).shape != parameter.shape:
+                    rule = f"must have shape {tuple(parameter.shape)} (got {tuple(stored.shape)})"
                     reader.refuse(f"teacher/{name}", rule)
-                parameter.data.copy_(given)
+                parameter.data.copy_(stored)
         self._teacher, self._loaded = teacher, {}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """Return the student's own answers to the questions of the batch, with a loss against the teacher."""
         assert self._teacher is not None  # begin_domain made it
         host = stage.host or {name: value.cpu() for name, value in batch.items()}
-        found = self._demonstrations.of(host)
+        demos = self._demonstrations.of(host)
         size = batch["input_ids"].shape[1]
-        rooms = [self._room(each, size, stage) for each in found]
-        found = [each for each, room in zip(found, rooms, strict=True) if room > 0]
-        self._read, self._learnt = self._read + len(batch["labels"]), self._learnt + len(found)
+        rooms = [self._room(each, size, stage) for each in demos]
+        demos = [each for each, room in zip(demos, rooms, strict=True) if room > 0]
+        self._read, self._learnt = self._read + len(batch["labels"]), self._learnt + len(demos)
         self._replaced = None
-        if not found:
+        if not demos:
             return []
-        replaced = answers_at(host, found)
+        replaced = answers_at(host, demos)
         self._replaced = replaced.to(batch["labels"].device)
-        answers = self._answers(stage, found, [room for room in rooms if room > 0])
-        longest = max(len(each.shown) + len(answer) for each, answer in zip(found, answers, strict=True))
+        answers = self._answers(stage, demos, [room for room in rooms if room > 0])
+        longest = max(len(each.shown) + len(answer) for each, answer in zip(demos, answers, strict=True))
         device, objective = batch["labels"].device, stage.objective
         student, teacher = (
             {name: value.to(device) for name, value in objective.collate(blocks, range(len(blocks))).items()}
             for blocks in (
-                self._rows([each.context for each in found], answers, size, stage),
-                self._rows([each.shown for each in found], answers, -(-longest // ROUND) * ROUND, stage),
+                self._rows([each.context for each in demos], answers, size, stage),
+                self._rows([each.shown for each in demos], answers, -(-longest // ROUND) * ROUND, stage),
             )
         )
         at = student["labels"] != IGNORE
@@ -174,10 +174,10 @@ class SDFT(Method):
         features[at.flatten()] = read  # both hold the same labels in the same order
         self._shares = torch.zeros(at.shape, device=device)
         of_row = (replaced.sum(1) / (host["labels"] != IGNORE).sum(1).clamp(min=1)).tolist()
-        in_row, lengths = Counter(each.row for each in found), [len(answer) for answer in answers]
+        in_row, lengths = Counter(each.row for each in demos), [len(answer) for answer in answers]
         each_token = [
             of_row[each.row] / (len(of_row) * in_row[each.row] * length)
-            for each, length in zip(found, lengths, strict=True)
+            for each, length in zip(demos, lengths, strict=True)
         ]
         self._shares[at] = torch.tensor(np.repeat(each_token, lengths)).to(self._shares)
         loss = distance_from(self._teacher, features, 1.0, DISTANCES[self.config.distance])
@@ -190,22 +190,22 @@ class SDFT(Method):
         free = size - len(each.context)
         return free if longest is None else min(free, longest // ROUND * ROUND - len(each.shown))
 
-    def _answers(self, stage: Stage, found: Sequence[Demonstration], rooms: Sequence[int]) -> list[list[int]]:
+    def _answers(self, stage: Stage, demos: Sequence[Demonstration], rooms: Sequence[int]) -> list[list[int]]:
         """Sample the student's answers at temperature 1; each depends on its question and its place in the stream."""
-        most, width = min(self.config.max_new_tokens, max(rooms)), max(len(each.context) for each in found)
+        most, width = min(self.config.max_new_tokens, max(rooms)), max(len(each.context) for each in demos)
         longest = stage.objective.longest_input(stage.model)
-        if longest is not None and width + most > longest and len(found) > 1:  # rows go on behind their own end
-            return [self._answers(stage, [each], [room])[0] for each, room in zip(found, rooms, strict=True)]
-        seeds = [seed_for(stage.seed, self.name, stage.index, stage.row + each.row, each.start) for each in found]
+        if longest is not None and width + most > longest and len(demos) > 1:  # rows go on behind their own end
+            return [self._answers(stage, [each], [room])[0] for each, room in zip(demos, rooms, strict=True)]
+        seeds = [seed_for(stage.seed, self.name, stage.index, stage.row + each.row, each.start) for each in demos]
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         draws = torch.stack([torch.rand(most, generator=each, dtype=torch.float64) for each in generators])
         device = next(stage.model.parameters()).device
-        inputs = left_padded([each.context for each in found], self._encoder.pad, device)
-        ends = {each.end for each in found}
+        inputs = left_padded([each.context for each in demos], self._encoder.pad, device)
+        ends = {each.end for each in demos}
         with torch.no_grad(), evaluating(stage.model):
             texts = decode(continuation(stage.model, inputs), Ending(most, tuple(ends), temperature=1, draws=draws))
         # An answer that is cut off has no end, so that no wrong end is learnt.
-        written = ([*text, each.end] if len(text) < most else text for text, each in zip(texts, found, strict=True))
+        written = ([*text, each.end] if len(text) < most else text for text, each in zip(texts, demos, strict=True))
         return [answer[:room] for answer, room in zip(written, rooms, strict=True)]
 
     def _rows(

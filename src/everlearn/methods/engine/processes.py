@@ -67,7 +67,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         # A copy, since it is summed in place, and contiguous, as NCCL requires.
-        whole = gradients[0].clone(memory_format=torch.contiguous_format)
+        gradient = gradients[0].clone(memory_format=torch.contiguous_format)
         if ctx.gather_grad == "full":
-            torch.distributed.all_reduce(whole)
-        return whole.chunk(processes())[rank()], None
+            torch.distributed.all_reduce(gradient)
+        return gradient.chunk(processes())[rank()], None

@@ -123,8 +123,8 @@ def in_order(methods: Sequence[Method]) -> list[Method]:
 def read_shards(methods: Sequence[Method]) -> bool:
     """Return whether what methods do before and after the steps works on a model that FSDP2 has divided."""
     beside = [method for method in methods if any(overrides(method, hook) for hook in BESIDE_TRAINING)]
-    whole = any(method.needs.start or (method in beside and not method.reads_shards) for method in methods)
-    return bool(beside) and not whole
+    needs_full = any(method.needs.start or (method in beside and not method.reads_shards) for method in methods)
+    return bool(beside) and not needs_full
 
 
 def moved_by(methods: Sequence[Method], model: nn.Module) -> frozenset[str] | None:

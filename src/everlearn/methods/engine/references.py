@@ -57,12 +57,12 @@ def _losses(stage: Stage, model: nn.Module, name: str, blocks: Sequence[Block]) 
     numbers = list(range(stage.step * len(blocks), (stage.step + 1) * len(blocks)))
     objective = stage.objective.reseeded(stage.seed, stage.index, "reference", name)
     device = next(stage.model.parameters()).device
-    whole = {key: value.to(device) for key, value in objective.collate(list(blocks), numbers).items()}
-    items = (whole["labels"] != IGNORE).sum().clamp(min=1)
+    full_batch = {key: value.to(device) for key, value in objective.collate(list(blocks), numbers).items()}
+    items = (full_batch["labels"] != IGNORE).sum().clamp(min=1)
     for start in range(0, len(blocks), stage.batch_size * processes()):
         mine = slice(start + rank() * stage.batch_size, start + (rank() + 1) * stage.batch_size)
-        batch = {key: value[mine] for key, value in whole.items()}
+        batch = {key: value[mine] for key, value in full_batch.items()}
         weight = processes()
         if not len(batch["labels"]):  # no rows are left for this process, which must take part nevertheless
-            batch, weight = {key: value[:1] for key, value in whole.items()}, 0
+            batch, weight = {key: value[:1] for key, value in full_batch.items()}, 0
         yield objective.forward(model, batch, summed=True).losses.sum() * (weight / items)

@@ -87,12 +87,12 @@ class LifelongMoE(Method):
         one = sum(parameter.numel() for path in linears for parameter in model.get_submodule(path).parameters())
         added = self.config.experts * (one + sum(site.units for site in feed_forward_outputs(model)))
         teacher = cost_of_teacher(model) + 4 * added if self.config.weight else 0
-        whole = sum(parameter.numel() for parameter in model.parameters())
+        total = sum(parameter.numel() for parameter in model.parameters())
         return Cost(
             memory_bytes=teacher + 4 * added,
             disk_bytes_per_domain=4 * added,
             parameters=added,
-            passes_per_step=round(FORWARD * bool(self.config.weight) + (self.config.top_k - 1) * one / whole, 3),
+            passes_per_step=round(FORWARD * bool(self.config.weight) + (self.config.top_k - 1) * one / total, 3),
         )
 
     # -- a domain ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Mask, Method, MethodConfig, Stage, register
 from everlearn.methods.masks.rows import share_of
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 from everlearn.ranges import Between, ranges
 
 MOMENTA = ("exp_avg", "momentum_buffer")
@@ -87,7 +87,7 @@ class MoFO(Method):
         momentum = self._momentum(optimizer, parameter)
         if momentum is None:  # no gradient in this step, so the optimizer skipped it
             return torch.ones((), device=parameter.device)
-        return largest_entries(whole(momentum), self.config.fraction)
+        return largest_entries(full_tensor(momentum), self.config.fraction)
 
     def _momentum(self, optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
         """Return m_t, with the layout of the parameter.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from everlearn.methods.base import Stage
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 from everlearn.seeding import seed_for
 
 Rule = Literal["floor", "quantile"]
@@ -120,7 +120,7 @@ def _sums(stage: Stage, units: Sequence[str], of: Callable[[nn.Parameter], Tenso
             values = of(parameter)
             if values is None:
                 values = torch.zeros_like(parameter)
-            sums = whole(values.abs().sum(1 - dim, dtype=torch.float32))
+            sums = full_tensor(values.abs().sum(1 - dim, dtype=torch.float32))
             scores[unit] = scores[unit] + sums if unit in scores else sums
     return scores
 

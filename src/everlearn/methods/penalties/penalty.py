@@ -29,7 +29,7 @@ from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
 from everlearn.model.adapted import Weight, use_exact, weights_of
 from everlearn.model.objectives import Outputs
-from everlearn.model.sharding import kept, local, shard_like, sum_over_shards, value_over_shards, whole
+from everlearn.model.sharding import full_tensor, kept, local, shard_like, sum_over_shards, value_over_shards
 from everlearn.model.vocabulary_head import output_head
 from everlearn.ranges import Around, Between, ranges
 
@@ -286,7 +286,7 @@ class Penalty(Method):
             for name, value in new.items():
                 value.div_(largest[name])
         if self.config.normalise == "mean":
-            mean = float(sum(whole(value.sum(dtype=torch.float64)) for value in new.values()))
+            mean = float(sum(full_tensor(value.sum(dtype=torch.float64)) for value in new.values()))
             mean /= max(1, sum(value.numel() for value in new.values()))
             self._means = [*self._means, mean]
             for value in new.values() if mean > 0 else ():
@@ -331,7 +331,7 @@ class Penalty(Method):
             return
         rate = max(group.get("initial_lr", group["lr"]) for group in stage.optimizer.param_groups)  # type: ignore[union-attr]
         # From full tensors: a shard may be empty, and all processes must agree.
-        largest = max(float(whole(importance).max()) for importance in self._importance.values())
+        largest = max(float(full_tensor(importance).max()) for importance in self._importance.values())
         step = rate * self.config.strength * self.factor * largest
         if step >= 2:
             stage.notes.append(
@@ -451,7 +451,7 @@ def trained_weights(stage: Stage) -> dict[str, Weight]:
 
 def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the largest value of each tensor, as a divisor; ∞ if it is rounding error (as for the bias of keys)."""
-    largest = {name: float(whole(value).max()) for name, value in importance.items()}
+    largest = {name: float(full_tensor(value).max()) for name, value in importance.items()}
     top = max(largest.values(), default=0.0)
     return {
         name: value if value > top * ROUNDING[weights[name].dtype] ** degree else math.inf

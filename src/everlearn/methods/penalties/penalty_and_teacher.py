@@ -56,7 +56,7 @@ class PenaltyAndTeacher(WithTeacher, Method):
         return replace(
             beside,
             memory_bytes=beside.memory_bytes + teacher,
-            whole_bytes=beside.whole + teacher,
+            whole_bytes=beside.undivided_bytes + teacher,
             measuring_bytes=max(0, beside.measuring_bytes - teacher),
             passes_per_step=FORWARD,
         )

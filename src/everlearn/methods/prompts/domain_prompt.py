@@ -100,10 +100,10 @@ class DomainPrompts(Attachment):
             mask = seen_in_rows(positions)
         if mask.dim() == 2:
             return self._between(mask, has[:, None].to(mask.dtype))
-        whole = mask.new_ones(len(mask), mask.shape[1], mask.shape[2] + 1, mask.shape[3] + 1)
-        text = [i for i in range(whole.shape[3]) if i != self._at]
+        extended = mask.new_ones(len(mask), mask.shape[1], mask.shape[2] + 1, mask.shape[3] + 1)
+        text = [i for i in range(extended.shape[3]) if i != self._at]
         at = torch.tensor(text, device=mask.device)
-        whole[:, :, at[:, None], at] = mask
-        whole[:, :, at, self._at] = has[:, None, None].to(mask.dtype)
-        whole[:, :, self._at, : self._at] = whole[:, :, self._at, self._at + 1 :] = bool(self._at)
-        return as_attention_mask(base, whole, self.vectors.dtype)
+        extended[:, :, at[:, None], at] = mask
+        extended[:, :, at, self._at] = has[:, None, None].to(mask.dtype)
+        extended[:, :, self._at, : self._at] = extended[:, :, self._at, self._at + 1 :] = bool(self._at)
+        return as_attention_mask(base, extended, self.vectors.dtype)

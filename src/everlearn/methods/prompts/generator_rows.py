@@ -20,7 +20,7 @@ class WrittenPairs:
         self._encoder, self._question = encoder, question
         self._separator: list[int] = encoder([separator])[0]
 
-    def asked(self, domain: str) -> list[int]:
+    def prompt(self, domain: str) -> list[int]:
         """Return the prompt for an example of a domain."""
         return self._around(self._encoder([self._question.replace("{domain}", domain)])[0])
 
@@ -28,7 +28,7 @@ class WrittenPairs:
         """Return the example that trains generation: the question as input; prompt, separator and answer as target."""
         prompt, answer = (self._bare(block[key].tolist()) for key in ("input_ids", "labels"))
         labels = self._around([*prompt, *self._separator, *answer])
-        return {"input_ids": np.array(self.asked(domain), np.int32), "labels": np.array(labels, np.int32)}
+        return {"input_ids": np.array(self.prompt(domain), np.int32), "labels": np.array(labels, np.int32)}
 
     def block(self, tokens: Sequence[int]) -> Block | None:
         """Convert generated tokens (without the end) to an example; None if prompt, separator or answer is missing."""
@@ -57,7 +57,7 @@ class WrittenTexts:
     def __init__(self, encoder: Encoder) -> None:
         self._start: list[int] = encoder.prefix or [encoder.pad if encoder.end is None else encoder.end]
 
-    def asked(self, domain: str) -> list[int]:
+    def prompt(self, domain: str) -> list[int]:
         """Return the beginning of a text, whatever the domain."""
         return self._start
 

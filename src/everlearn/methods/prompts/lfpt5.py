@@ -253,17 +253,17 @@ class LFPT5(PromptMethod):
 
     def _generate(self, stage: Stage) -> dict[str, list[Block]]:
         """Generate pseudo-samples of each earlier domain with the current prompt."""
-        writer, wanted = self._writer(stage), self.config.samples
+        writer, sample_count = self._writer(stage), self.config.samples
         decoder = kind_of(stage.model) == "decoder"
         most = min(self.config.pseudo_tokens, stage.source.block_tokens or self.config.pseudo_tokens)
         end = stage.tokenizer.eos_token_id
         samples: dict[str, list[Block]] = {}
         with torch.no_grad(), evaluating(stage.model):
             for domain in stage.earlier:
-                question, blocks, others = writer.asked(domain), list[Block](), list[int]()
-                draws = torch.rand(DRAWS * wanted, most, dtype=torch.float64)
-                while len(draws) and len(blocks) < wanted:
-                    count = min(stage.batch_size, wanted - len(blocks))
+                question, blocks, others = writer.prompt(domain), list[Block](), list[int]()
+                draws = torch.rand(DRAWS * sample_count, most, dtype=torch.float64)
+                while len(draws) and len(blocks) < sample_count:
+                    count = min(stage.batch_size, sample_count - len(blocks))
                     part, draws = draws[:count], draws[count:]
                     ids = torch.tensor([question] * len(part), device=next(stage.model.parameters()).device)
                     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
@@ -276,15 +276,16 @@ class LFPT5(PromptMethod):
                         repetition_penalty=self.config.repetition_penalty,
                     )
                     rows = decode(steps, ending)
-                    made = [writer.block(row) for row in rows]
-                    blocks += [block for block in made if block is not None]
-                    others += [len(row) for row, block in zip(rows, made, strict=True) if block is None]
+                    candidates = [writer.block(row) for row in rows]
+                    blocks += [block for block in candidates if block is not None]
+                    others += [len(row) for row, block in zip(rows, candidates, strict=True) if block is None]
                 samples[domain] = blocks
-                if len(blocks) < wanted:
+                if len(blocks) < sample_count:
                     stage.notes.append(
-                        f"Method '{self.label}': of {DRAWS * wanted:,} generated examples of '{domain}' only "
-                        f"{len(blocks):,} had a prompt and an answer ({wanted:,} were requested). The others have "
-                        f"{fmean(others):.1f} tokens on average; {others.count(most):,} ran to the limit of {most}."
+                        f"Method '{self.label}': of {DRAWS * sample_count:,} generated examples of '{domain}' only "
+                        f"{len(blocks):,} had a prompt and an answer ({sample_count:,} were requested). The others "
+                        f"have {fmean(others):.1f} tokens on average; {others.count(most):,} ran to the limit of "
+                        f"{most}."
                     )
         return samples
 

@@ -27,7 +27,7 @@ TEXTS_PER_ROW = 32
 FOLDER, TEXTS, IDS, LENGTHS = "generated", "texts.safetensors", "ids", "lengths"
 
 
-def generated_rows(stage: Stage, wanted: int, sweeps: int, *, chats: bool = False) -> tuple[list[Block], int]:
+def generated_rows(stage: Stage, row_count: int, sweeps: int, *, chats: bool = False) -> tuple[list[Block], int]:
     """Return generated rows of the block size of the stage, packed like text, and the number of texts in them.
 
     Texts are generated in batches of ``stage.batch_size``. A batch depends on its number only, and is stored with
@@ -36,7 +36,7 @@ def generated_rows(stage: Stage, wanted: int, sweeps: int, *, chats: bool = Fals
 
     Args:
         stage: its model is plain, with the starting weights of the domain.
-        wanted: number of rows; fewer are returned if the texts are too short.
+        row_count: number of rows; fewer are returned if the texts are too short.
         sweeps: number of sweeps of a masked model (:func:`_filled`).
         chats: whether the model generates chats (:class:`GeneratedChats`) instead of plain text.
 
@@ -51,16 +51,16 @@ def generated_rows(stage: Stage, wanted: int, sweeps: int, *, chats: bool = Fals
         )
     packer: GeneratedChats | TextPacker = GeneratedChats(encoder, size) if chats else TextPacker(encoder, size)
     blocks = list[Block]()
-    batches, number = math.ceil(TEXTS_PER_ROW * wanted / stage.batch_size), 0
-    with stage.phase(f"Generating text before {stage.domain}", wanted) as done:
-        while len(blocks) < wanted and number < batches:
+    batches, number = math.ceil(TEXTS_PER_ROW * row_count / stage.batch_size), 0
+    with stage.phase(f"Generating text before {stage.domain}", row_count) as done:
+        while len(blocks) < row_count and number < batches:
             numbers = range(number, min(number + (processes() if stage.folder else 1), batches))
             for texts in _batches(stage, numbers, packer, sweeps):
                 blocks += packer.feed_ids(texts)
             number = numbers.stop
-            done(min(len(blocks), wanted))
+            done(min(len(blocks), row_count))
         blocks += packer.finish()
-        done(wanted)
+        done(row_count)
     if not blocks and chats:
         raise MethodError(
             f"The model generated no chat before '{stage.domain}': none of {batches * stage.batch_size:,} questions "
@@ -73,7 +73,7 @@ def generated_rows(stage: Stage, wanted: int, sweeps: int, *, chats: bool = Fals
             f"{packer.count.documents:,} texts have {packer.count.tokens:,} tokens. Lower `data.block_size`, or set "
             "method 'replay', option 'source', to 'earlier' or 'general'."
         )
-    return blocks[:wanted], packer.count.documents
+    return blocks[:row_count], packer.count.documents
 
 
 def _batches(
@@ -186,11 +186,11 @@ class GeneratedChats(AnswerPacker):
             return decode(steps, Ending(draws.shape[1], (stop,), temperature=1, draws=draws))
 
         questions = sampled([before] * len(draws), between[0], draws[:, :most])
-        asked = [row for row, text in enumerate(questions) if 0 < len(text) < most and not self._special & set(text)]
-        if not asked:
+        usable = [row for row, text in enumerate(questions) if 0 < len(text) < most and not self._special & set(text)]
+        if not usable:
             return []
-        contexts = [[*before, *questions[row], *between] for row in asked]
-        answers = sampled(contexts, end, draws[asked, most:])
+        contexts = [[*before, *questions[row], *between] for row in usable]
+        answers = sampled(contexts, end, draws[usable, most:])
         return [
             [*context, *answer, *([end] if len(answer) < room - most else [])]
             for context, answer in zip(contexts, answers, strict=True)

@@ -237,8 +237,8 @@ class Replay(Method):
         if not self._generates:
             return
         needed = math.ceil(sum(self._shares) / 2 * stage.steps * stage.rows_per_step)
-        wanted = max(1, min(self.config.capacity, needed))
-        self._generated, texts = generated_rows(stage, wanted, self.config.sweeps, chats=self._chats)
+        row_count = max(1, min(self.config.capacity, needed))
+        self._generated, texts = generated_rows(stage, row_count, self.config.sweeps, chats=self._chats)
         stage.notes.append(
             f"Method '{self.label}': before '{stage.domain}' the model generated {len(self._generated):,} rows in "
             f"{texts:,} {'chats' if self._chats else 'texts'}; its training replays {needed:,}."
@@ -292,8 +292,8 @@ class Replay(Method):
         blocks = islice(stage.source.once(seed_for(stage.seed, "reservoir", stage.index)), _rows(stage))
         if self.config.sample is None:
             self._reservoir.extend(blocks, stage.domain)
-        elif wanted := int(self.config.sample * _rows(stage)):
-            drawn = Reservoir(wanted, seed_for(stage.seed, "sample", stage.index))
+        elif sample_size := int(self.config.sample * _rows(stage)):
+            drawn = Reservoir(sample_size, seed_for(stage.seed, "sample", stage.index))
             drawn.extend(blocks, stage.domain)
             self._reservoir.extend(drawn.blocks, stage.domain)  # the capacity suffices for all of them
         else:

@@ -22,7 +22,7 @@ from everlearn.methods.tricks.schedule_shapes import (
     inverse_sqrt,
     linearly,
 )
-from everlearn.model.sharding import whole
+from everlearn.model.sharding import full_tensor
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class StreamSchedule(Method):
         """Store the weights right before an anneal."""
         if self.config.anneal and stage.step + 1 == self._annealed_from(stage) < stage.steps:
             trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
-            self._trunk = {name: whole(p.detach()).cpu().clone() for name, p in trained.items()}
+            self._trunk = {name: full_tensor(p.detach()).cpu().clone() for name, p in trained.items()}
 
     def end_domain(self, stage: Stage) -> None:
         """Advance the time of the stream, without the steps of an anneal."""

@@ -7,7 +7,7 @@ from pkgutil import iter_modules
 
 from everlearn.report.figures.registry import FIGURES, Figure, Plate, draw, figure, in_section, plate
 
-for _module in sorted(found.name for found in iter_modules(__path__)):
+for _module in sorted(info.name for info in iter_modules(__path__)):
     import_module(f"{__name__}.{_module}")
 
 __all__ = ["FIGURES", "Figure", "Plate", "draw", "figure", "in_section", "plate"]

@@ -33,14 +33,14 @@ class Balance:
 
 
 @figure("balance", title="What each domain gained and what is left of it", data=Balance, section="top")
-def balance(found: Balance) -> Iterator[Plate]:
+def balance(changes: Balance) -> Iterator[Plate]:
     """Draw an arrow for each domain, from its gain right after its stage to what is left at the end."""
-    domains = [domain for domain in found.domains if domain.learnt is not None]
+    domains = [domain for domain in changes.domains if domain.learnt is not None]
     if not domains:
         return
     low, high = spread(value for domain in domains for value in (domain.learnt, domain.left))
     draw = _rows if len(domains) <= _NAMED else _stream
-    wide, narrow = (draw(domains, low, high, found.unit, width) for width in (_WIDE, WIDTH))
+    wide, narrow = (draw(domains, low, high, changes.unit, width) for width in (_WIDE, WIDTH))
     caption = (
         "Each domain against the base model, in the order in which they were learnt: what it had gained right after "
         "its own stage (ring), and what is left of it at the end of the stream (dot)."
@@ -64,7 +64,7 @@ def _rows(domains: list[DomainBalance], low: float, high: float, unit: str, widt
         y = top + step * (row + 0.75)
         drawing.text(left - 10, y + 0.35 * SIZE, name, "end")
         ends = [(x(value), y) for value in (domain.learnt, domain.left) if value is not None]
-        _arrow(drawing, ends, _told(domain, unit))
+        _arrow(drawing, ends, _tooltips(domain, unit))
     return drawing
 
 
@@ -79,7 +79,7 @@ def _stream(domains: list[DomainBalance], low: float, high: float, unit: str, wi
     _legend(drawing, width - 290)
     for place, domain in enumerate(domains, 1):
         ends = [(x(place), y(value)) for value in (domain.learnt, domain.left) if value is not None]
-        _arrow(drawing, ends, _told(domain, unit), 0.5)
+        _arrow(drawing, ends, _tooltips(domain, unit), 0.5)
     return drawing
 
 
@@ -98,18 +98,18 @@ def _wash(drawing: Drawing, x: float, y: float, width: float, height: float) -> 
             drawing.text(x + 8, y + height - 8, "worse than the base model", fill=FAINT)
 
 
-def _told(domain: DomainBalance, unit: str) -> tuple[str, str]:
+def _tooltips(domain: DomainBalance, unit: str) -> tuple[str, str]:
     """Return the tooltips of a domain's two ends."""
     moments = ("just learnt", domain.learnt), ("at the end", domain.left)
     first, last = (f"{domain.name}, {when}: {fmt.fixed(value, 4, True)} {unit}".strip() for when, value in moments)
     return first, last
 
 
-def _arrow(drawing: Drawing, ends: list[tuple[float, float]], told: tuple[str, str], size: float = 1.0) -> None:
+def _arrow(drawing: Drawing, ends: list[tuple[float, float]], tooltips: tuple[str, str], size: float = 1.0) -> None:
     """Draw a line from just learnt to the end, in the colour of a loss or of a gain."""
     (x1, y1), (x2, y2) = ends[0], ends[-1]
     lost = x2 < x1 or y2 > y1
     drawing.line(x1, y1, x2, y2, f"rgb(var(--{'loss' if lost else 'gain'}))", 3 * size)
-    for (x, y), title, kind in zip(ends, told, ("ring", "dot"), strict=False):
+    for (x, y), title, kind in zip(ends, tooltips, ("ring", "dot"), strict=False):
         place = f'cx="{px(x)}" cy="{px(y)}" r="{4.5 * size:g}"'
         drawing.add(f'<circle {place} class="{kind}"><title>{escape(title)}</title></circle>')

@@ -58,10 +58,10 @@ def looks_of(run: Run) -> dict[str, list[DriftLook]]:
 
 
 def predicted_and_measured(
-    found: Mapping[str, Sequence[DriftLook]], label: str, marks: Sequence[float] = ()
+    looks_by_group: Mapping[str, Sequence[DriftLook]], label: str, marks: Sequence[float] = ()
 ) -> Iterator[Plate]:
     """Draw a plot for each group of texts: measured with its interval, predicted, and the budget."""
-    for group, looks in found.items():
+    for group, looks in looks_by_group.items():
         x = [look.step for look in looks]
         measured = Curve.of(0, x, [Estimate(look.measured, look.low, look.high) for look in looks], "measured")
         predicted = Curve(1, x, [look.predicted for look in looks], label="predicted")

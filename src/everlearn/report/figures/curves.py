@@ -27,9 +27,9 @@ class Curve:
     """Points with a hollow marker: the steps whose weights were kept."""
 
     @classmethod
-    def of(cls, series: int, x: Sequence[float], found: Sequence[Estimate], label: str) -> Curve:
+    def of(cls, series: int, x: Sequence[float], y: Sequence[Estimate], label: str) -> Curve:
         """Return the line of estimates, with their intervals as a band."""
-        return cls(series, x, [e.value for e in found], [e.low for e in found], [e.high for e in found], label)
+        return cls(series, x, [e.value for e in y], [e.low for e in y], [e.high for e in y], label)
 
 
 @dataclass(frozen=True)
@@ -65,75 +65,75 @@ class Curves:
     reach: tuple[float, float] | None = None
 
 
-def in_one_scale(found: Sequence[Curves]) -> list[Curves]:
+def in_one_scale(multiples: Sequence[Curves]) -> list[Curves]:
     """Return small multiples with the same x range and the same scale of differences in y."""
-    if len(found) < 2:
-        return list(found)
-    ranges = [spread(_values(each), zero=each.zero) for each in found]
+    if len(multiples) < 2:
+        return list(multiples)
+    ranges = [spread(_values(each), zero=each.zero) for each in multiples]
     height = max(high - low for low, high in ranges)
-    ends = [at for each in found for line in each.lines for at in line.x]
+    ends = [at for each in multiples for line in each.lines for at in line.x]
     return [
         replace(each, limits=((low + high - height) / 2, (low + high + height) / 2), reach=(min(ends), max(ends)))
-        for each, (low, high) in zip(found, ranges, strict=True)
+        for each, (low, high) in zip(multiples, ranges, strict=True)
     ]
 
 
-def _values(found: Curves) -> list[float]:
-    every = [value for line in found.lines for each in (line.y, line.low, line.high) for value in each]
+def _values(plot: Curves) -> list[float]:
+    every = [value for line in plot.lines for each in (line.y, line.low, line.high) for value in each]
     return [value for value in every if value is not None]
 
 
 @figure("curves", title="Lines", data=Curves)
-def curves(found: Curves) -> Iterator[Plate]:
+def curves(plot: Curves) -> Iterator[Plate]:
     """Draw lines with markers, an axis with names or numbers, and vertical lines at marks."""
-    values = _values(found)
+    values = _values(plot)
     if not values:
         return
-    width, height = (290, 150) if found.small else (WIDTH, 220)
-    low, high = found.limits or spread(values, zero=found.zero)
+    width, height = (290, 150) if plot.small else (WIDTH, 220)
+    low, high = plot.limits or spread(values, zero=plot.zero)
     left = 14 + max(width_of(fmt.fixed(end, 2)) for end in (low, high)) + SIZE
-    top = 2.2 * SIZE if found.unit else 10
-    turned = found.ticks is not None and sum(map(len, found.ticks)) > 50
-    drawing = Drawing(width, height + (70 if turned else 1.7 * SIZE) + (1.4 * SIZE if found.x_label else 0))
-    ends = found.reach or [at for line in found.lines for at in line.x]
+    top = 2.2 * SIZE if plot.unit else 10
+    turned = plot.ticks is not None and sum(map(len, plot.ticks)) > 50
+    drawing = Drawing(width, height + (70 if turned else 1.7 * SIZE) + (1.4 * SIZE if plot.x_label else 0))
+    ends = plot.reach or [at for line in plot.lines for at in line.x]
     x = Scale(min(ends), max(ends) if max(ends) > min(ends) else min(ends) + 1, left + 8, width - 10)
     y = Scale(low, high, height, top)
-    for mark in found.marks:
+    for mark in plot.marks:
         drawing.line(x(mark), height, x(mark), top, FAINT, 0.8, "2 3")
-    drawing.y_axis(y, left, found.unit, 4 if found.small else 5, grid=width - 4)
-    if found.ticks is None:
-        whole = all(float(at).is_integer() for line in found.lines for at in line.x)
-        drawing.x_axis(x, height, found.x_label, 4 if found.small else 6, whole=whole)
+    drawing.y_axis(y, left, plot.unit, 4 if plot.small else 5, grid=width - 4)
+    if plot.ticks is None:
+        integers = all(float(at).is_integer() for line in plot.lines for at in line.x)
+        drawing.x_axis(x, height, plot.x_label, 4 if plot.small else 6, integer=integers)
     else:
-        _names(drawing, x, height, found.ticks, turned)
-    for line in sorted(found.lines, key=lambda line: -line.series):
+        _names(drawing, x, height, plot.ticks, turned)
+    for line in sorted(plot.lines, key=lambda line: -line.series):
         points = [(x(at), None if value is None else y(value)) for at, value in zip(line.x, line.y, strict=True)]
         focus = line.series < SERIES
         if focus:
             _band(drawing, line, x, y)
-        thickness = (1.6 if found.markers else 1.1) if focus else 0.7
-        drawing.polyline(points, series_colour(line.series), thickness, *_told(found, line))
-        if found.markers and focus and len(points) <= 30:
+        thickness = (1.6 if plot.markers else 1.1) if focus else 0.7
+        drawing.polyline(points, series_colour(line.series), thickness, *_tooltips(plot, line))
+        if plot.markers and focus and len(points) <= 30:
             drawing.markers([(at, value) for at, value in points if value is not None], line.series)
         for at, value in line.kept if focus else ():
             drawing.marker(x(at), y(value), line.series, f"{line.label} · weights kept".strip(" ·"), hollow=True)
-    yield plate(drawing, found.caption, found.numbers)
+    yield plate(drawing, plot.caption, plot.numbers)
 
 
-def _told(found: Curves, line: Curve) -> tuple[str, list[str]]:
+def _tooltips(plot: Curves, line: Curve) -> tuple[str, list[str]]:
     """Return the tooltip of a line, and those of its points: position, value and interval."""
     places = min(6, fmt.decimals([value for value in line.y if value is not None]) + 1)
     ends = list(zip(line.low, line.high, strict=True)) if line.low else [(None, None)] * len(line.x)
     values = [
-        f"{_at(found, x)}: {fmt.estimate(Estimate(y, *end), places)}"
+        f"{_at(plot, x)}: {fmt.estimate(Estimate(y, *end), places)}"
         for x, y, end in zip(line.x, line.y, ends, strict=True)
     ]
-    axes = f"{found.x_label}: {found.unit}" if found.x_label and found.unit else found.unit
+    axes = f"{plot.x_label}: {plot.unit}" if plot.x_label and plot.unit else plot.unit
     return " · ".join(filter(None, [line.label, axes])), values
 
 
-def _at(found: Curves, x: float) -> str:
-    return found.ticks[int(x)] if found.ticks is not None and x == int(x) else f"{x:.5g}"
+def _at(plot: Curves, x: float) -> str:
+    return plot.ticks[int(x)] if plot.ticks is not None and x == int(x) else f"{x:.5g}"
 
 
 def _band(drawing: Drawing, line: Curve, x: Scale, y: Scale) -> None:

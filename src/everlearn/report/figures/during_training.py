@@ -30,16 +30,16 @@ class Along:
 
 
 @figure("along", title="Learning against forgetting along training", data=Along)
-def along(found: Along) -> Iterator[Plate]:
+def along(plot: Along) -> Iterator[Plate]:
     """Draw a line for each run through its scores during training."""
     lines, ends = [], []
-    for rank, (label, waypoints) in enumerate(zip(found.labels, found.moments, strict=True)):
-        points = found.axes.points(waypoints)
+    for rank, (label, waypoints) in enumerate(zip(plot.labels, plot.moments, strict=True)):
+        points = plot.axes.points(waypoints)
         if len(points) > 1:
             lines.append(Curve(rank, [x for x, _ in points], [y for _, y in points], label=label))
             ends.append(f"{label} ends at {fmt.fixed(points[-1][1])} learnt, {fmt.fixed(points[-1][0])} forgotten")
     if lines:
-        learnt, forgotten = found.axes.labels
+        learnt, forgotten = plot.axes.labels
         caption = f"{learnt}, against {forgotten[:1].lower()}{forgotten[1:]}: a line a run, from the base model (0, 0)."
         yield from curves(Curves(learnt, lines, caption, f"{'; '.join(ends)}.", zero=True, x_label=forgotten))
 

@@ -47,20 +47,20 @@ class Frontiers:
 
 
 @figure("frontiers", title="Learning kept against forgetting left", data=Frontiers)
-def frontiers(found: Frontiers) -> Iterator[Plate]:
+def frontiers(plot: Frontiers) -> Iterator[Plate]:
     """Draw a line for each method through its strengths; plain training is the point (1, 1)."""
-    lines = [(name, [p for p in points if p.left <= _BEYOND and p.kept >= -_BEYOND]) for name, points in found.lines]
+    lines = [(name, [p for p in points if p.left <= _BEYOND and p.kept >= -_BEYOND]) for name, points in plot.lines]
     lines = [(name, points) for name, points in lines if points]
     if not lines:
         return
-    drawn = [_drawn(found, lines, frame) for frame in (_WIDE, _NARROW)]
+    drawn = [_drawn(plot, lines, frame) for frame in (_WIDE, _NARROW)]
     (drawing, nameless), (narrow, nameless_there) = drawn
     nameless += [name for name in nameless_there if name not in nameless]
     caption = (
-        f"Up is more of plain training's learning kept, left is less of its {found.lost}; each line is a method along "
-        f"its {found.option}, the cross plain training."
+        f"Up is more of plain training's learning kept, left is less of its {plot.lost}; each line is a method along "
+        f"its {plot.option}, the cross plain training."
     )
-    hidden = sum(len(strengths) for _, strengths in found.lines) - sum(len(points) for _, points in lines)
+    hidden = sum(len(strengths) for _, strengths in plot.lines) - sum(len(points) for _, points in lines)
     if hidden:
         caption += f" Far outside and left out: {hidden}."
     if nameless:
@@ -72,15 +72,13 @@ def frontiers(found: Frontiers) -> Iterator[Plate]:
     yield plate(drawing, caption, f"{numbers}.", narrow)
 
 
-def _drawn(
-    found: Frontiers, lines: Sequence[tuple[str, Sequence[Strength]]], frame: Frame
-) -> tuple[Drawing, list[str]]:
+def _drawn(plot: Frontiers, lines: Sequence[tuple[str, Sequence[Strength]]], frame: Frame) -> tuple[Drawing, list[str]]:
     """Draw the figure in a frame, and return it with the names for which there was no room."""
     drawing = Drawing(frame.width, frame.height)
     every = [point for _, points in lines for point in points]
     x = Scale(*spread((100 * value for value in (1.0, *(p.left for p in every))), margin=0.08), frame.left, frame.right)
     y = Scale(*spread((100 * value for value in (1.0, *(p.kept for p in every))), margin=0.08), frame.bottom, frame.top)
-    drawing.x_axis(x, frame.bottom, f"{found.lost}, % of plain training's", grid=frame.top)
+    drawing.x_axis(x, frame.bottom, f"{plot.lost}, % of plain training's", grid=frame.top)
     drawing.y_axis(y, frame.left, "learning kept, % of plain training's", grid=frame.right)
     drawing.line(x(100), frame.bottom, x(100), frame.top, FAINT, dash="3 4")
     drawing.line(frame.left, y(100), frame.right, y(100), FAINT, dash="3 4")
@@ -89,8 +87,8 @@ def _drawn(
         places = [(x(100 * p.left), y(100 * p.kept)) for p in strengths]
         drawing.polyline(places, series_colour(series))
         for place, strength in zip(places, strengths, strict=True):
-            tooltip = f"{name}, {found.option} {strength.value}\n{_percent(strength.kept)} of the learning kept, "
-            drawing.marker(*place, series, f"{tooltip}{_percent(strength.left)} {found.lost}")
+            tooltip = f"{name}, {plot.option} {strength.value}\n{_percent(strength.kept)} of the learning kept, "
+            drawing.marker(*place, series, f"{tooltip}{_percent(strength.left)} {plot.lost}")
         first, *others = sorted(places)
         points.append(Point(*first, name, also=others))
     drawing.cross(x(100), y(100))

@@ -71,28 +71,26 @@ class Heat:
 
 
 @figure("heat", title="A table as colours", data=Heat)
-def heat(found: Heat) -> Iterator[Plate]:
+def heat(plot: Heat) -> Iterator[Plate]:
     """Draw the table with its numbers, or an image of it."""
-    if not found.rows or not found.columns:
+    if not plot.rows or not plot.columns:
         return
-    known = sorted(abs(shade.change) for _, row in found.rows for shade in row if shade.change is not None)
+    known = sorted(abs(shade.change) for _, row in plot.rows for shade in row if shade.change is not None)
     # In an image one extreme column must not make all others pale, so the strongest colour is reached by 5 % of cells.
-    strongest = len(known) - 1 if found.readable else int(0.95 * (len(known) - 1))
-    scale = found.scale or (known[strongest] if known else 0.0)
-    yield _table(found, scale) if found.readable else _picture(found, scale)
+    strongest = len(known) - 1 if plot.readable else int(0.95 * (len(known) - 1))
+    scale = plot.scale or (known[strongest] if known else 0.0)
+    yield _table(plot, scale) if plot.readable else _picture(plot, scale)
 
 
-def _table(found: Heat, scale: float) -> Plate:
-    title = escape(found.title)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (found.corner, *found.columns))
+def _table(plot: Heat, scale: float) -> Plate:
+    title = escape(plot.title)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (plot.corner, *plot.columns))
     lines = [
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">\n<table class="heat">',
         f"<caption>{title}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>",
     ]
-    for i, (name, row) in enumerate(found.rows):
-        cells = "".join(
-            _cell(shade, scale, j in found.column_rules, i in found.row_rules) for j, shade in enumerate(row)
-        )
+    for i, (name, row) in enumerate(plot.rows):
+        cells = "".join(_cell(shade, scale, j in plot.column_rules, i in plot.row_rules) for j, shade in enumerate(row))
         lines.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
     return Plate(Markup("\n".join([*lines, "</tbody>\n</table>\n</div>"])), "")
 
@@ -107,17 +105,17 @@ def _cell(shade: Shade, scale: float, left: bool, above: bool) -> str:
     return f"<td{classed}{tooltip}>{escape(shade.text)}</td>"
 
 
-def _picture(found: Heat, scale: float) -> Plate:
+def _picture(plot: Heat, scale: float) -> Plate:
     """Draw the cells as one small image that is as wide as the screen, with names of constant size."""
-    rows, columns = len(found.rows), len(found.columns)
+    rows, columns = len(plot.rows), len(plot.columns)
     high = min(max(600 / rows, 2.0), 16.0)
     height = high * rows
-    image = base64.b64encode(png([[level(shade.change, scale) for shade in row] for _, row in found.rows])).decode()
+    image = base64.b64encode(png([[level(shade.change, scale) for shade in row] for _, row in plot.rows])).decode()
     own = "".join(
-        f"M{j},{i}h1v1h-1z" for i, (_, row) in enumerate(found.rows) for j, shade in enumerate(row) if shade.own
+        f"M{j},{i}h1v1h-1z" for i, (_, row) in enumerate(plot.rows) for j, shade in enumerate(row) if shade.own
     )
-    rules = "".join([f"M{j},0V{rows}" for j in found.column_rules] + [f"M0,{i}H{columns}" for i in found.row_rules])
-    names = [fmt.shorten(name, 16) for name, _ in found.rows]
+    rules = "".join([f"M{j},0V{rows}" for j in plot.column_rules] + [f"M0,{i}H{columns}" for i in plot.row_rules])
+    names = [fmt.shorten(name, 16) for name, _ in plot.rows]
     left = max(map(width_of, names)) + 10
     texts = [
         f'<text x="-6" y="{px(high * (i + 0.5) + 0.35 * SIZE)}" style="text-anchor:end">{escape(names[i])}</text>'
@@ -129,10 +127,10 @@ def _picture(found: Heat, scale: float) -> Plate:
         texts.append(
             f'<svg x="{100 * (j + 0.5) / columns:.2f}%" y="{px(height + 14)}" overflow="visible"{screen}>'
             '<text transform="rotate(-40)" style="text-anchor:end">'
-            f"{escape(fmt.shorten(found.columns[j], 14))}</text></svg>"
+            f"{escape(fmt.shorten(plot.columns[j], 14))}</text></svg>"
         )
     strongest = f"The strongest colour is a change of {fmt.fixed(scale, 3)} or more."
-    caption = f"{found.title}: {rows} × {columns}. {strongest} {found.note}".strip()
+    caption = f"{plot.title}: {rows} × {columns}. {strongest} {plot.note}".strip()
     size = f"margin-left:{px(left)}px;width:calc(100% - {px(left)}px);max-width:{24 * columns}px"
     parts = [
         f'<svg role="img" aria-label="{escape(caption)}" class="picture" height="{px(height + 90)}" style="{size}">',

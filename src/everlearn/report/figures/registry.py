@@ -96,8 +96,8 @@ def standalone(plate: Plate) -> str:
     style = (Path(__file__).parents[1] / "style.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"--([\w-]+): ([^;]+);", style[: style.index("@media")]))
     svg = re.sub(r' style="max-width: [^"]*"', "", str(plate.svg), count=1)
-    svg = re.sub(r"var\(--([\w-]+)\)", lambda found: light[found.group(1)], svg)
-    svg = re.sub(r"rgb\(([\d ]+) / ([\d.]+)\)", lambda found: f"rgba({found[1].replace(' ', ',')},{found[2]})", svg)
+    svg = re.sub(r"var\(--([\w-]+)\)", lambda match: light[match.group(1)], svg)
+    svg = re.sub(r"rgb\(([\d ]+) / ([\d.]+)\)", lambda match: f"rgba({match[1].replace(' ', ',')},{match[2]})", svg)
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', svg)[0]
     ground = f'<rect width="{width}" height="{height}" fill="{light["paper"]}"/>'
     inside = f"font-family:{light['sans']};font-size:{SIZE}px;color:{light['ink']};fill:currentColor".replace('"', "'")

@@ -28,7 +28,7 @@ _STAGES = 5
 
 
 @dataclass(frozen=True)
-class Said:
+class CheckpointSamples:
     """The samples of one checkpoint on a set, under the name of its column."""
 
     who: str
@@ -36,7 +36,7 @@ class Said:
 
 
 @figure("samples", title="What the model says", data=Comparison, section="samples")
-def said(comparison: Comparison) -> Iterator[Plate]:
+def samples(comparison: Comparison) -> Iterator[Plate]:
     """Show the base model and the end of each run; for a single run, the base model and its stages."""
     several = len(comparison.pools) > 1
     for name in _sets(comparison):
@@ -44,7 +44,7 @@ def said(comparison: Comparison) -> Iterator[Plate]:
             columns = [*_stages(_run(comparison, comparison.ranking[0]), name)[:1]]
             for pool in comparison.ranking[:SERIES]:
                 end = _stages(_run(comparison, pool), name)[1:]
-                columns += [Said(f"{comparison.labels[pool]}, at the end", end[-1].cell)] if end else []
+                columns += [CheckpointSamples(f"{comparison.labels[pool]}, at the end", end[-1].cell)] if end else []
             yield from _texts(name, columns)
         else:
             yield from _texts(name, _few(_stages(_run(comparison, 0), name), name))
@@ -68,29 +68,31 @@ def _run(comparison: Comparison, pool: int) -> Run:
     return comparison.pools[pool].runs[0]
 
 
-def _stages(run: Run, name: str) -> list[Said]:
+def _stages(run: Run, name: str) -> list[CheckpointSamples]:
     """Return the base model's samples, then those of each stage that has some."""
-    samples: list[Said] = []
+    samples: list[CheckpointSamples] = []
     if run.folder is None:
         return samples
     for row in range(len(run.domains) + 1):
         path = samples_path(run.folder / "evaluation", row, name)
         if path.is_file():
             try:
-                samples.append(Said(f"after {run.domains[row - 1]}" if row else "base model", Cell.load(path)))
+                samples.append(
+                    CheckpointSamples(f"after {run.domains[row - 1]}" if row else "base model", Cell.load(path))
+                )
             except RunError:
                 continue  # the page is possible without this column
     return samples if samples and samples[0].who == "base model" else []
 
 
-def _few(stages: Sequence[Said], name: str) -> list[Said]:
+def _few(stages: Sequence[CheckpointSamples], name: str) -> list[CheckpointSamples]:
     """Return all stages, or if there are too many, the base model, the set's own stage and the last one."""
     if len(stages) <= _STAGES + 1:
         return list(stages)
     return [stage for i, stage in enumerate(stages) if i in (0, len(stages) - 1) or stage.who == f"after {name}"]
 
 
-def _texts(title: str, columns: Sequence[Said]) -> Iterator[Plate]:
+def _texts(title: str, columns: Sequence[CheckpointSamples]) -> Iterator[Plate]:
     columns = [column for column in columns if column.cell.same_examples(columns[0].cell)]
     if len(columns) < 2:
         return
@@ -103,7 +105,7 @@ def _texts(title: str, columns: Sequence[Said]) -> Iterator[Plate]:
             yield Plate(Markup(f"<div class='said'><h3>{heading}</h3>\n{body}</div>"), "")
 
 
-def _blanks(shown: Sequence[str], examples: Sequence[int], columns: Sequence[Said]) -> str:
+def _blanks(shown: Sequence[str], examples: Sequence[int], columns: Sequence[CheckpointSamples]) -> str:
     """Return the passage with its true words, and a table: a row for each blank, a column for each model."""
     truths = shown[1::2]
     parts = [escape(shown[0].lstrip())]
@@ -146,7 +148,7 @@ def _percent(share: float) -> str:
     return f"{fmt.fixed(100 * share, 0 if share >= 0.0995 else 1)} %"
 
 
-def _written(shown: Sequence[str], examples: Sequence[int], columns: Sequence[Said]) -> str:
+def _written(shown: Sequence[str], examples: Sequence[int], columns: Sequence[CheckpointSamples]) -> str:
     """Return the prompt, the true continuation, and the continuation that each model generated.
 
     Where a model's continuation differs from the one of the base model, its words are bold.

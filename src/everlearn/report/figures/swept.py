@@ -46,32 +46,32 @@ class Swept:
 
 
 @figure("swept", title="A number along an option", data=Swept)
-def swept(found: Swept) -> Iterator[Plate]:
+def swept(plot: Swept) -> Iterator[Plate]:
     """Draw lines with bands for the intervals and the reference as a grey line; for names, dots with whiskers."""
-    names = [value for value in found.values if isinstance(value, str)]
+    names = [value for value in plot.values if isinstance(value, str)]
     if names:
-        runs = [[each or Estimate() for each in family] for family in found.families]
-        caption = found.caption + fmt.marked_intervals("Lines", itertools.chain(*found.families))
-        yield from dots(Dots(found.unit, names, runs, caption, found.labels, found.zero))
+        runs = [[each or Estimate() for each in family] for family in plot.families]
+        caption = plot.caption + fmt.marked_intervals("Lines", itertools.chain(*plot.families))
+        yield from dots(Dots(plot.unit, names, runs, caption, plot.labels, plot.zero))
         return
-    numbers = [float(value) for value in found.values]
+    numbers = [float(value) for value in plot.values]
     apart = numbers[0] > 0 and numbers[-1] >= _DECADES * numbers[0]
     places = list(range(len(numbers))) if apart else numbers
-    lines, caption = [], found.caption + fmt.marked_intervals("Bands", itertools.chain(*found.families))
-    for series, (label, family) in enumerate(zip(found.labels, found.families, strict=True)):
+    lines, caption = [], plot.caption + fmt.marked_intervals("Bands", itertools.chain(*plot.families))
+    for series, (label, family) in enumerate(zip(plot.labels, plot.families, strict=True)):
         known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
         if known:
             lines.append(Curve.of(series, [at for at, _ in known], [each for _, each in known], label))
-    if found.level is not None:
-        lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level], label=found.reference))
-        caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
+    if plot.level is not None:
+        lines.append(Curve(SERIES, [places[0], places[-1]], [plot.level, plot.level], label=plot.reference))
+        caption += f" Grey: {plot.reference}, {fmt.fixed(plot.level)}."
     descriptions = []
-    for label, family in zip(found.labels, found.families, strict=True):
+    for label, family in zip(plot.labels, plot.families, strict=True):
         pairs = zip(numbers, family, strict=True)
         descriptions.append(
             f"{label} {', '.join(f'{at:g}: {fmt.fixed(one.value)}' for at, one in pairs if one is not None)}."
         )
     ticks = [f"{value:g}" for value in numbers] if apart else None
     yield from curves(
-        Curves(found.unit, lines, caption, " ".join(descriptions), ticks, zero=found.zero, x_label=found.option)
+        Curves(plot.unit, lines, caption, " ".join(descriptions), ticks, zero=plot.zero, x_label=plot.option)
     )

@@ -37,9 +37,9 @@ class Tradeoff:
 
 
 @figure("tradeoff", title="Learning against forgetting", data=Tradeoff, section="top")
-def tradeoff(found: Tradeoff) -> Iterator[Plate]:
+def tradeoff(plot: Tradeoff) -> Iterator[Plate]:
     """Draw a point for each run with whiskers for the intervals, and the base model at the origin."""
-    runs = [(rank, run) for rank, run in enumerate(found.runs) if None not in (run.learnt.value, run.forgotten.value)]
+    runs = [(rank, run) for rank, run in enumerate(plot.runs) if None not in (run.learnt.value, run.forgotten.value)]
     if len(runs) < 2:
         return
     caption = (
@@ -49,22 +49,22 @@ def tradeoff(found: Tradeoff) -> Iterator[Plate]:
     )
     if any(run.learnt.interval or run.forgotten.interval for _, run in runs):
         caption += " Lines: 95 % intervals."
-    if found.ranked and len(runs) > NAMED:
+    if plot.ranked and len(runs) > NAMED:
         caption += " Numbers are ranks in the table below."
     numbers = "; ".join(
         f"{run.label}: learnt {fmt.estimate(run.learnt)}, forgotten {fmt.estimate(run.forgotten)}" for _, run in runs
     )
-    yield plate(_drawn(found, runs, WIDE, 34), caption, f"{numbers}.", _drawn(found, runs, NARROW, 26))
+    yield plate(_drawn(plot, runs, WIDE, 34), caption, f"{numbers}.", _drawn(plot, runs, NARROW, 26))
 
 
-def _drawn(found: Tradeoff, runs: Sequence[tuple[int, TradeoffPoint]], frame: Frame, longest: int) -> Drawing:
+def _drawn(plot: Tradeoff, runs: Sequence[tuple[int, TradeoffPoint]], frame: Frame, longest: int) -> Drawing:
     """Draw the figure in a frame, with names of at most `longest` characters."""
     drawing = Drawing(frame.width, frame.height)
     # Whiskers may leave the plot, points may not: the wide interval of one run must not squeeze all others.
     x = Scale(*spread((run.forgotten.value for _, run in runs), margin=0.16), frame.left, frame.right)
     y = Scale(*spread((run.learnt.value for _, run in runs), margin=0.16), frame.bottom, frame.top)
     _worse(drawing, x, y, frame)
-    unit = f" ({found.unit})" if found.unit else ""
+    unit = f" ({plot.unit})" if plot.unit else ""
     drawing.x_axis(x, frame.bottom, f"forgotten by the end{unit}", grid=frame.top)
     drawing.y_axis(y, frame.left, f"learnt{unit}", grid=frame.right)
     best = frontier([(run.forgotten.value or 0.0, run.learnt.value or 0.0) for _, run in runs])
@@ -75,9 +75,9 @@ def _drawn(found: Tradeoff, runs: Sequence[tuple[int, TradeoffPoint]], frame: Fr
     points = [Point(x(0), y(0), "base model")]
     for rank, run in sorted(runs, key=lambda each: not each[1].recommended):
         at = run.forgotten.value or 0.0, run.learnt.value or 0.0
-        named = not found.ranked or len(runs) <= NAMED or run.recommended or at in best
+        named = not plot.ranked or len(runs) <= NAMED or run.recommended or at in best
         name = run.label if named else str(rank + 1)
-        drawing.marker(x(at[0]), y(at[1]), rank, _told(rank, run, found.unit))
+        drawing.marker(x(at[0]), y(at[1]), rank, _tooltip(rank, run, plot.unit))
         low, high = run.forgotten.interval or (at[0], at[0])
         ends = max(x(low), frame.left), min(x(high), frame.right)
         points.append(Point(x(at[0]), y(at[1]), fmt.shorten(name, longest), run.recommended, *ends))
@@ -86,7 +86,7 @@ def _drawn(found: Tradeoff, runs: Sequence[tuple[int, TradeoffPoint]], frame: Fr
     return drawing
 
 
-def _told(rank: int, run: TradeoffPoint, unit: str) -> str:
+def _tooltip(rank: int, run: TradeoffPoint, unit: str) -> str:
     """Return the tooltip of a run's marker."""
     numbers = (f"{what} {fmt.estimate(e, fmt.decimals([e.value]))} {unit}".strip()
                for what, e in (("learnt", run.learnt), ("forgotten", run.forgotten)))  # fmt: skip

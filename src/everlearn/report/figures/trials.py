@@ -30,7 +30,7 @@ class Tried:
 
     forgotten: float
     learnt: float
-    told: str
+    setting: str
     chosen: bool = False
 
 
@@ -50,32 +50,32 @@ class Trials:
 
 
 @figure("trials", title="Learning against forgetting, by trial", data=Trials)
-def trials(found: Trials) -> Iterator[Plate]:
+def trials(plot: Trials) -> Iterator[Plate]:
     """Draw a mark for each trial, and a ring around the recommended one."""
-    every = [trial for _, own in found.rows for trial in own]
+    every = [trial for _, own in plot.rows for trial in own]
     if len(every) < 2:
         return
     most = max(0.0, *(trial.learnt for trial in every))
     shown = [trial for trial in every if not most or (trial.forgotten <= _FAR * most and trial.learnt >= -most)]
-    joined = found.rows[0][0]
+    joined = plot.rows[0][0]
     caption = (
-        f"Up is more learnt, left is less lost ({found.lost}); each mark is a trial. The line joins the trials of "
+        f"Up is more learnt, left is less lost ({plot.lost}); each mark is a trial. The line joins the trials of "
         f"{joined} in the order of their learning rates; the cross is the base model, the ring the recommended trial."
     )
     if len(shown) < len(every):
         caption += f" Far outside and left out: {len(every) - len(shown)}."
-    numbers = "; ".join(f"{name}: {', '.join(trial.told for trial in own)}" for name, own in found.rows if own)
-    yield plate(_drawn(found, shown, _WIDE), caption, f"{numbers}.", _drawn(found, shown, _NARROW))
+    numbers = "; ".join(f"{name}: {', '.join(trial.setting for trial in own)}" for name, own in plot.rows if own)
+    yield plate(_drawn(plot, shown, _WIDE), caption, f"{numbers}.", _drawn(plot, shown, _NARROW))
 
 
-def _drawn(found: Trials, shown: Sequence[Tried], frame: Frame) -> Drawing:
+def _drawn(plot: Trials, shown: Sequence[Tried], frame: Frame) -> Drawing:
     drawing = Drawing(frame.width, frame.height)
     x = Scale(*spread((trial.forgotten for trial in shown), margin=0.1), frame.left, frame.right)
     y = Scale(*spread((trial.learnt for trial in shown), margin=0.1), frame.bottom, frame.top)
-    drawing.x_axis(x, frame.bottom, f"{found.lost} ({found.unit})", grid=frame.top)
-    drawing.y_axis(y, frame.left, f"learnt ({found.unit})", grid=frame.right)
+    drawing.x_axis(x, frame.bottom, f"{plot.lost} ({plot.unit})", grid=frame.top)
+    drawing.y_axis(y, frame.left, f"learnt ({plot.unit})", grid=frame.right)
     drawing.cross(x(0), y(0))
-    rows = [(name, [trial for trial in own if trial in shown]) for name, own in found.rows]
+    rows = [(name, [trial for trial in own if trial in shown]) for name, own in plot.rows]
     drawing.polyline([(x(trial.forgotten), y(trial.learnt)) for trial in rows[0][1]], series_colour(0), 1.2)
     for series, (name, own) in enumerate(rows):
         for trial in own:
@@ -83,5 +83,5 @@ def _drawn(found: Trials, shown: Sequence[Tried], frame: Frame) -> Drawing:
             if trial.chosen:
                 drawing.path(f"M{at[0]:.1f},{at[1]:.1f}m-9,0a9,9 0 1,0 18,0a9,9 0 1,0 -18,0z", INK, width=1.4)
             numbers = f"learnt {fmt.fixed(trial.learnt, 3)}, lost {fmt.fixed(trial.forgotten, 3)}"
-            drawing.marker(*at, series, f"{name}\n{trial.told}\n{numbers}")
+            drawing.marker(*at, series, f"{name}\n{trial.setting}\n{numbers}")
     return drawing

@@ -35,18 +35,18 @@ class Violins:
 
 
 @figure("violins", title="Distributions", data=Violins)
-def violins(found: Violins) -> Iterator[Plate]:
+def violins(plot: Violins) -> Iterator[Plate]:
     """Draw each row's density, with its middle half as a bar and its median as a dot."""
-    if not found.rows or not all(len(values) for values in found.values):
+    if not plot.rows or not all(len(values) for values in plot.values):
         return
-    values = [np.asarray(each, dtype=np.float64) for each in found.values]
+    values = [np.asarray(each, dtype=np.float64) for each in plot.values]
     high = max(float(np.quantile(each, _RANGE)) for each in values) or 1.0
-    names = [fmt.shorten(row, 22) for row in found.rows]
+    names = [fmt.shorten(row, 22) for row in plot.rows]
     left, top = max(map(width_of, names)) + 14, 8.0
     bottom = top + _STEP * len(names) + 6
     drawing = Drawing(WIDTH, bottom + 3.2 * SIZE)
     x = Scale(0.0, high, left, WIDTH - 14)
-    drawing.x_axis(x, bottom, found.unit, grid=top)
+    drawing.x_axis(x, bottom, plot.unit, grid=top)
     descriptions = []
     for row, (name, own) in enumerate(zip(names, values, strict=True)):
         middle = top + _STEP * (row + 0.5)
@@ -57,12 +57,12 @@ def violins(found: Violins) -> Iterator[Plate]:
         drawing.path(f"M{'L'.join([*upper, *reversed(lower)])}z", series_colour(0), series_colour(0), 0.8, opacity=0.45)
         low, median, upmost = (float(q) for q in np.quantile(own, (0.25, 0.5, 0.75)))
         drawing.line(x(low), middle, x(min(upmost, high)), middle, INK, 3)
-        tooltip = f"{found.rows[row]}: median {median:.3g}, middle half {low:.3g} to {upmost:.3g}"
+        tooltip = f"{plot.rows[row]}: median {median:.3g}, middle half {low:.3g} to {upmost:.3g}"
         dot = f"M{px(x(median))},{px(middle)}m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z"
         drawing.path(dot, INK, "var(--paper)", 1.6, title=tooltip)
         drawing.text(left - 10, middle + 0.35 * SIZE, name, "end")
-        descriptions.append(f"{found.rows[row]}: median {median:.2f}, middle half {low:.2f} to {upmost:.2f}.")
-    yield plate(drawing, found.caption, " ".join(descriptions))
+        descriptions.append(f"{plot.rows[row]}: median {median:.2f}, middle half {low:.2f} to {upmost:.2f}.")
+    yield plate(drawing, plot.caption, " ".join(descriptions))
 
 
 def _density(values: np.ndarray, high: float) -> tuple[np.ndarray, np.ndarray]:

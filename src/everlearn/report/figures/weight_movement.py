@@ -61,7 +61,9 @@ def moved_by_stage(comparison: Comparison) -> Iterator[Plate]:
     for pool in pools if len(comparison.pools) > 1 else ():
         yield from _by_stage(comparison, pool)
     for pool in pools[:1]:
-        parts = [_cells([m.since_base for m in movements], whole=False) for movements in _stages(comparison, pool)[-1:]]
+        parts = [
+            _cells([m.since_base for m in movements], by_layer=False) for movements in _stages(comparison, pool)[-1:]
+        ]
         if parts and parts[0]:
             title = f"{comparison.labels[pool]}: the parts of each layer {END}, ‖ΔW‖/‖W‖"
             names = list(dict.fromkeys(name.split(" · ")[1] for name in parts[0]))
@@ -84,7 +86,7 @@ def _by_stage(comparison: Comparison, pool: int) -> Iterator[Plate]:
 
 def _table(title: str, columns: Sequence[tuple[str, Column]]) -> Iterator[Plate]:
     layers = list(dict.fromkeys(layer for _, cells in columns for layer in cells))
-    rows = [(said(layer), [_shade(cells.get(layer), bool(cells)) for _, cells in columns]) for layer in layers]
+    rows = [(layer_label(layer), [_shade(cells.get(layer), bool(cells)) for _, cells in columns]) for layer in layers]
     if rows:
         yield from heat(Heat(title, "layer", [name for name, _ in columns], rows))
 
@@ -98,7 +100,7 @@ def _shade(cell: Change | None, comparable: bool) -> Shade:
     return Shade(-cell.relative, f"{fmt.fixed(100 * cell.relative, 1)} %{share}", exact)
 
 
-def said(layer: str) -> str:
+def layer_label(layer: str) -> str:
     """Return the name of a layer counted from 1: `layers.0` is layer 1."""
     stack, dot, number = layer.rpartition(".")
     if not dot or not number.isdigit():
@@ -136,13 +138,13 @@ def _end(comparison: Comparison, pool: int) -> Column:
     return _cells([movement.since_base for movement in _stages(comparison, pool)[-1]])
 
 
-def _cells(runs: Sequence[Sequence[Moved] | None], whole: bool = True) -> Column:
+def _cells(runs: Sequence[Sequence[Moved] | None], by_layer: bool = True) -> Column:
     """Return the mean over runs of complete layers, or of their parts (`layer · part`)."""
     each = []
     for parts in runs:
         if parts is None:
             return {}
-        each.append(together(parts) if whole else {f"{part.layer} · {part.part}": part for part in parts})
+        each.append(together(parts) if by_layer else {f"{part.layer} · {part.part}": part for part in parts})
     cells = {}
     for name in each[0]:
         own_parts = [own[name] for own in each if name in own]

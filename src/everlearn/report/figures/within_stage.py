@@ -59,9 +59,9 @@ def inside(comparison: Comparison) -> Iterator[Plate]:
         yield from curves(plot)
 
 
-def ends(found: Sequence[Look]) -> list[float]:
+def ends(records: Sequence[Look]) -> list[float]:
     """Return the tokens at the end of each stage."""
-    return [max(look.tokens for look in found if look.stage == stage) for stage in sorted({e.stage for e in found})]
+    return [max(look.tokens for look in records if look.stage == stage) for stage in sorted({e.stage for e in records})]
 
 
 def kept_steps(run: Run) -> list[tuple[int, int]]:

@@ -79,10 +79,10 @@ def _close_calls(steps: bytes) -> None:
     _checked(_libc.prctl(_SECCOMP, _FILTER, program, 0, 0), "seccomp filters are off or unknown to the kernel")
 
 
-def _limit(given: dict[str, int]) -> None:
+def _limit(limits: dict[str, int]) -> None:
     for what, most in (
-        (resource.RLIMIT_AS, given["memory"]),
-        (resource.RLIMIT_CPU, given["seconds"]),
+        (resource.RLIMIT_AS, limits["memory"]),
+        (resource.RLIMIT_CPU, limits["seconds"]),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
@@ -101,23 +101,23 @@ def _run(program: str) -> None:
 
 def main() -> None:
     """Drop privileges, run the program, and report the outcome."""
-    given = json.load(sys.stdin)
-    token, verdict, program = given["token"], given["verdict"], given["program"]
+    request = json.load(sys.stdin)
+    token, verdict, program = request["token"], request["verdict"], request["program"]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     for name in _AHEAD:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     try:
-        _limit(given)
+        _limit(request)
         _remember_names()
         _close_files()
-        _close_calls(bytes.fromhex(given["filter"]))
+        _close_calls(bytes.fromhex(request["filter"]))
     except (OSError, ValueError) as error:
-        os.write(given["refusal"], str(error).encode())
+        os.write(request["refusal"], str(error).encode())
         os._exit(1)
-    os.close(given["refusal"])  # no program can have written it, or can open it later
-    del given
+    os.close(request["refusal"])  # no program can have written it, or can open it later
+    del request
     try:
         _run(program)
     except BaseException as error:

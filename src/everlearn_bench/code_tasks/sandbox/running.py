@@ -78,13 +78,13 @@ def run_programs(
         SandboxError: the system cannot isolate a process; nothing was run.
     """
     check_available()
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
         for verdict in workers.map(functools.partial(_run, limits=limits), programs):
-            found.append(verdict)
+            verdicts.append(verdict)
             if progress is not None:
-                progress(len(found))
-    return found
+                progress(len(verdicts))
+    return verdicts
 
 
 @functools.cache
@@ -111,7 +111,7 @@ def _run(program: str, limits: Allowance) -> Verdict:
 
     secret = secrets.token_hex(16).encode()
     with contextlib.ExitStack() as stack:
-        given = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+        request = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
         empty = stack.enter_context(tempfile.TemporaryDirectory(prefix="everlearn-program-"))
         token, token_in = _pipe(stack)
         verdict, verdict_in = _pipe(stack)
@@ -128,13 +128,13 @@ def _run(program: str, limits: Allowance) -> Verdict:
                 "verdict": verdict_in,
                 "refusal": refusal_in,
             },
-            given,
+            request,
         )
-        given.seek(0)
+        request.seek(0)
         own = {key: os.environ[key] for key in ("LD_LIBRARY_PATH",) if key in os.environ}
         process = subprocess.Popen(
             [sys.executable, "-s", "-S", "-P", "-B", str(_INSIDE)],
-            stdin=given,
+            stdin=request,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(token, verdict_in, refusal_in),
@@ -150,15 +150,15 @@ def _run(program: str, limits: Allowance) -> Verdict:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        if refused := _said(refusal):
+        if refused := _read(refusal):
             raise SandboxError(
                 f"Programs that a model writes cannot be run here: {refused.decode(errors='replace')}. Run it on a "
                 "Linux with Landlock (5.13 or later) and seccomp, or set `run_code: false` to leave them out."
             )
-        return _verdict(code, _said(verdict), secret)
+        return _verdict(code, _read(verdict), secret)
 
 
-def _said(pipe: int) -> bytes:
+def _read(pipe: int) -> bytes:
     """Read the available bytes of a pipe, without waiting."""
     os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
@@ -166,13 +166,13 @@ def _said(pipe: int) -> bytes:
     return b""
 
 
-def _verdict(code: int | None, said: bytes, secret: bytes) -> Verdict:
-    if code == 0 and secrets.compare_digest(said, secret):
+def _verdict(code: int | None, report: bytes, secret: bytes) -> Verdict:
+    if code == 0 and secrets.compare_digest(report, secret):
         return Verdict.PASSED
     if code is None or code in (-signal.SIGKILL, -signal.SIGXCPU):
         return Verdict.TIME
     for name, verdict in _SAID.items():
-        if code == 1 and name in said.split():
+        if code == 1 and name in report.split():
             return verdict
     return Verdict.LEFT if code >= 0 else Verdict.ERROR
 

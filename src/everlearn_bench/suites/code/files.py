@@ -46,11 +46,11 @@ def find(task: str, folder: Path) -> Path:
 
 def general(folder: Path) -> tuple[Path, Path] | None:
     """Return general text for training and evaluation if the folder has some: Wikipedia, as in `six-domains`."""
-    found = []
+    chosen = []
     for part in ("train", "validation"):
         paths = [folder / f"D0/wikipedia/{part}{ending}" for ending in ENDINGS]
-        found += [path for path in paths if path.is_file()][:1]
-    return (found[0], found[1]) if len(found) == 2 else None
+        chosen += [path for path in paths if path.is_file()][:1]
+    return (chosen[0], chosen[1]) if len(chosen) == 2 else None
 
 
 PROBLEMS = ("openai/human-eval", "6d43fb980f9fee3c892a914eda09951f772ad10d", "MIT")

@@ -43,8 +43,8 @@ class Code(Suite):
 
     def begin(self, raw: dict[str, Any]) -> None:
         """Add general text if the data folder has some."""
-        if found := files.general(files.data_folder(self.data)):
-            raw["general"] = {"path": str(found[0]), "validation": str(found[1]), "max_documents": 2000}
+        if paths := files.general(files.data_folder(self.data)):
+            raw["general"] = {"path": str(paths[0]), "validation": str(paths[1]), "max_documents": 2000}
 
     def finish(self, raw: dict[str, Any]) -> None:
         """Require permission to run programs, evaluate during training, and set methods to act from the first step."""

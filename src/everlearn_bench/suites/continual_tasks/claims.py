@@ -36,7 +36,7 @@ def _pairs(pairs: dict[str, str], relation: Relation, numbers: tuple[Number, ...
 def claims(*, long: bool) -> tuple[Claim, ...]:
     """Return the claims about the orders 1 to 3, or 4 to 6."""
     adapters = " The abstract gives the difference: 15.2 points in the orders 4 to 6." if long else ""
-    found = [
+    all_claims = [
         Claim("MIGU helps full fine-tuning.", _pairs({"migu": PLAIN}, "above", AVERAGE)),
         Claim("MIGU helps LoRA.", _pairs({"lora+migu": "lora"}, "above", AVERAGE), adapters.strip()),
         Claim(
@@ -82,7 +82,7 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
             "In the paper's table 8 LoRA with replay and MIGU equals it in the orders 4 to 6." if long else "",
         ),
     ]
-    found.append(
+    all_claims.append(
         Claim(
             "Rows chosen by outputs do better than rows chosen by weights or gradients, and any of the three better "
             "than plain training.",
@@ -93,7 +93,7 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
         )
     )
     if not long:
-        found.append(
+        all_claims.append(
             Claim(
                 "Masking attention alone does as well as masking everything; the feed-forward layers alone bring "
                 "little, the keys alone harm.",
@@ -106,7 +106,7 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
             )
         )
     else:
-        found.append(
+        all_claims.append(
             Claim(
                 "Systems with separate parameters for each task, selected by the text or the given task, do better "
                 "still.",
@@ -115,14 +115,14 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
             )
         )
     published = {"migu_on_gradient": PLAIN, "lora+migu_on_gradient": "lora"}
-    found.append(
+    all_claims.append(
         Claim(
             "With the mask on the gradient, as published, MIGU helps full fine-tuning and LoRA, and they forget less.",
             _pairs(published, "above", AVERAGE) + _pairs(published, "below", FORGETTING),
             "This claim was added after the claims above had been measured, whose rows mask the update.",
         )
     )
-    return tuple(found)
+    return tuple(all_claims)
 
 
 INTRODUCTION = """\

@@ -11,7 +11,7 @@ from typing import Any
 
 from everlearn.errors import DataError
 from everlearn.files import digest
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.continual_tasks import prompts
 from everlearn_bench.suites.continual_tasks.glue_samples import from_glue
 from everlearn_bench.suites.continual_tasks.hub import SETS
@@ -35,7 +35,7 @@ HOW = (
 )
 
 
-def data_folder(given: Path | str | None = None) -> Path:
+def data_folder(path: Path | str | None = None) -> Path:
     """Return the folder with the data; by default that of the environment variable, or the fetched data.
 
     The word `hub` is returned as it is: it stands for the datasets of the Hugging Face hub.
@@ -43,10 +43,10 @@ def data_folder(given: Path | str | None = None) -> Path:
     Raises:
         DataError: there is none.
     """
-    named = given if given is not None else os.environ.get(VARIABLE)
+    named = path if path is not None else os.environ.get(VARIABLE)
     if named is not None and str(named) == WORD:
         return ON_HUB
-    return made.data_folder(CACHE, VARIABLE, HOW, given)
+    return cache.data_folder(CACHE, VARIABLE, HOW, path)
 
 
 def published(task: TextTask, folder: Path) -> tuple[Path, ...]:
@@ -115,13 +115,13 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
 
     def write(folder: Path) -> None:
         for each, rows in parted(name, files).items():
-            asked = [(prompt(task, row["text"], names), row["label"]) for row in rows]
-            found = ({"prompt": read, "answer": said, "text": f"{read} {said}"} for read, said in asked)
-            made.write_lines(folder / f"{each}.jsonl", found)
+            examples = [(prompt(task, row["text"], names), row["label"]) for row in rows]
+            lines = ({"prompt": read, "answer": answer, "text": f"{read} {answer}"} for read, answer in examples)
+            cache.write_lines(folder / f"{each}.jsonl", lines)
 
     code = [digest(Path(module)) for module in (__file__, prompts.__file__)]
     facts = json.dumps([task.group, task.dataset, task.labels, task.train, task.test, task.opening, names])
-    return made.derived(CACHE, name, files, (*code, facts), write) / f"{part}.jsonl"
+    return cache.derived(CACHE, name, files, (*code, facts), write) / f"{part}.jsonl"
 
 
 def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:
@@ -162,10 +162,10 @@ def _without(rows: list[Row], others: list[Row]) -> list[Row]:
 def _rows(task: TextTask, file: Path) -> Iterable[Row]:
     try:
         if file.name.endswith(".json"):
-            found: Iterable[Mapping[str, Any]] = json.loads(made.read_text(file))
-            yield from _kept(task, file, ((row["sentence"], row["label"]) for row in found))
+            records: Iterable[Mapping[str, Any]] = json.loads(cache.read_text(file))
+            yield from _kept(task, file, ((row["sentence"], row["label"]) for row in records))
         else:
-            rows = ((str(row["text"]), row["label"]) for row in made.read_lines(file))
+            rows = ((str(row["text"]), row["label"]) for row in cache.read_lines(file))
             yield from _kept(
                 task, file, ((text if _opened(text) else task.opening + text, label) for text, label in rows)
             )
@@ -177,8 +177,8 @@ def _opened(text: str) -> bool:
     return text.startswith(("Title:", "Text:"))
 
 
-def _kept(task: TextTask, file: Path, found: Iterable[tuple[str, str]]) -> Iterable[Row]:
-    for text, word in found:
+def _kept(task: TextTask, file: Path, examples: Iterable[tuple[str, str]]) -> Iterable[Row]:
+    for text, word in examples:
         label = task.label(word)
         if label is not None:
             yield {"text": text, "label": label}

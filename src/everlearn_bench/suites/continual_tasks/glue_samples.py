@@ -9,7 +9,7 @@ from everlearn.tasks import glue_reader
 from everlearn.tasks.glue_formats import FORMATS, GlueTask
 from everlearn.tasks.glue_reader import read_glue
 from everlearn.tasks.labelled import LabelledSet
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.continual_tasks import hub
 from everlearn_bench.suites.continual_tasks.hub import SETS
 from everlearn_bench.suites.continual_tasks.hub_samples import label_of
@@ -41,7 +41,7 @@ def from_glue(name: str, data: Path) -> tuple[Path, ...]:
 
     facts = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in config.files()]
     code = [digest(Path(module)) for module in (__file__, glue_reader.__file__, hub.__file__)]
-    folder = made.derived(CACHE, f"glue-{name}", (), (*code, *facts), write)
+    folder = cache.derived(CACHE, f"glue-{name}", (), (*code, *facts), write)
     return folder / "train.json", folder / "test.json"
 
 

@@ -16,7 +16,7 @@ from everlearn.data.corpus import Corpus
 from everlearn.errors import DataError
 from everlearn.files import digest, write_json
 from everlearn.seeding import seed_for
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.continual_tasks import hub
 from everlearn_bench.suites.continual_tasks.hub import SETS, HubSet
 from everlearn_bench.suites.continual_tasks.tasks import CACHE, TASKS, TextTask
@@ -59,20 +59,20 @@ def drawn(name: str, data: Path, seed: int = SEED) -> tuple[Path, ...]:
             return ()
         path = str(copy)
         # Size and time identify a file, since datasets of a gigabyte would take long to digest each time.
-        found = ((file, file.stat()) for file in sorted(copy.rglob("*")) if file.is_file())
-        facts = [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in found]
+        stats = ((file, file.stat()) for file in sorted(copy.rglob("*")) if file.is_file())
+        facts = [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]
 
     def write(folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as own:
             for part, split, most in (("train", "train", task.train), ("test", place.test, task.test)):
                 corpus = Corpus(path=path, subset=place.subset, split=split)
                 rows = access.load(corpus, INSTEAD, None if data == ON_HUB else Path(own))
-                found = _draw(place, task, split, rows, np.random.default_rng(seed_for(name, part, seed)))
-                write_json(folder / f"{part}.json", list(itertools.islice(found, most)))
+                sample = _draw(place, task, split, rows, np.random.default_rng(seed_for(name, part, seed)))
+                write_json(folder / f"{part}.json", list(itertools.islice(sample, most)))
 
     code = [digest(Path(module)) for module in (__file__, hub.__file__)]
     mark = json.dumps([task.labels, task.train, task.test, seed, *facts])
-    folder = made.derived(CACHE, f"{WORD}-{name}", (), (*code, mark), write)
+    folder = cache.derived(CACHE, f"{WORD}-{name}", (), (*code, mark), write)
     return folder / "train.json", folder / "test.json"
 
 
@@ -109,7 +109,7 @@ def label_of(task: TextTask, place: HubSet, value: Any) -> str:
     """
     word = str(value) if place.step is None else f"{round(float(value) / place.step) * place.step:.1f}"
     known = {_plain(label): label for label in task.labels}
-    known |= {_plain(theirs): label for theirs, label in place.labels.items()}
+    known |= {_plain(hub_label): label for hub_label, label in place.labels.items()}
     if _plain(word) not in known:
         raise DataError(
             f"The hub's set {place.name} has the label '{word}', but those of {task.dataset} are "

@@ -127,10 +127,10 @@ BY_HAND = (
 
 def sources(tasks: Iterable[str]) -> tuple[Fetchable, ...]:
     """Return training and test file of each task; no digest was published, so that of the first fetch is recorded."""
-    found = []
+    fetchables = []
     for name in tasks:
         task = TASKS[name]
         for part in ("train", "test"):
             path = f"CL_Benchmark/{task.group}/{task.dataset}/{part}.json"
-            found.append(Fetchable(path, github(REPOSITORY, COMMIT, path), LICENCE))
-    return tuple(found)
+            fetchables.append(Fetchable(path, github(REPOSITORY, COMMIT, path), LICENCE))
+    return tuple(fetchables)

@@ -46,8 +46,8 @@ def start_folder() -> Path:
     """Return the folder of the initial weights, in the format of ``save_pretrained``, built on first use."""
     folder = cache_folder().with_name("docs-start")
     if damage(folder) is not None:
-        with new_folder(folder) as made:
-            start_model().save_pretrained(made)
+        with new_folder(folder) as build_folder:
+            start_model().save_pretrained(build_folder)
     return folder
 
 

@@ -35,12 +35,12 @@ def _claim(
     sentence: str,
     remark: str,
     entries: str | tuple[str, ...],
-    *asked: tuple[Relation, str | tuple[str, ...], tuple[Number, ...]],
+    *groups: tuple[Relation, str | tuple[str, ...], tuple[Number, ...]],
 ) -> Claim:
     """Return a claim whose comparisons all have the same rows on their left."""
     comparisons = (
         each
-        for relation, others, numbers in asked
+        for relation, others, numbers in groups
         for each in questions(entries, relation, others, numbers, POINT if relation == "within" else 0.0)
     )
     return Claim(sentence, tuple(comparisons), remark)

@@ -63,11 +63,11 @@ def learn_tasks(body: Body, factory: RunFactory, job: Job, place: Path) -> Made:
             continue
         before = stored(stages[-2]).base_model if number > 1 else start(body, str(recipe.model.path), job.seed or 0)
         classifier = learnt(before, body, tokenizer, task, sets[task.name], job.seed or 0)
-        for stage, asked in zip(stages, tasks, strict=False):
-            own = classifier if asked is task else stored(stage)
+        for stage, scored_task in zip(stages, tasks, strict=False):
+            own = classifier if scored_task is task else stored(stage)
             own.base_model.load_state_dict(classifier.base_model.state_dict())
-            cell = measured(own, tokenizer, asked, *sets[asked.name], seed=job.seed or 0)
-            replace(cell, row=task.name).save(task_path(folder.path / "evaluation", number, asked.name))
+            cell = measured(own, tokenizer, scored_task, *sets[scored_task.name], seed=job.seed or 0)
+            replace(cell, row=task.name).save(task_path(folder.path / "evaluation", number, scored_task.name))
         with files.new_folder(stages[-1]) as new:
             classifier.save_pretrained(new)
     often = {name: np.bincount(test.labels) / len(test) for name, (_, test) in sets.items()}
@@ -118,20 +118,20 @@ def learnt(
 
 def measured(classifier: Any, tokenizer: Any, task: EndTask, train: LabelledSet, test: LabelledSet, seed: int) -> Cell:
     """Return the cell of a classifier's predictions of the test part."""
-    found = answers(classifier, tokenizer, task, test)[None]
-    cell = classification_cell(test.labels, found, np.unique(train.labels), (seed,), task.f1, task=task.name)
+    predictions = answers(classifier, tokenizer, task, test)[None]
+    cell = classification_cell(test.labels, predictions, np.unique(train.labels), (seed,), task.f1, task=task.name)
     return replace(cell, facts={**cell.facts, **task.scale})
 
 
 def answers(classifier: Any, tokenizer: Any, task: EndTask, test: LabelledSet) -> NDArray[np.int64]:
     """Return the predicted labels, [examples]."""
-    found = []
+    logits = []
     for first in range(0, len(test), ROOM):
         texts = test.texts[first : first + ROOM]
         batch = tokenizer(texts, truncation=True, max_length=task.max_length, padding=True, return_tensors="pt")
         with torch.no_grad():
-            found.append(classifier(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits)
-    return torch.cat(found).argmax(-1).numpy()
+            logits.append(classifier(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits)
+    return torch.cat(logits).argmax(-1).numpy()
 
 
 def results(recipe: Recipe, folder: RunFolder, tasks: list[EndTask]) -> Results:

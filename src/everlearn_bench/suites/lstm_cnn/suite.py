@@ -8,7 +8,7 @@ from typing import Any
 
 from everlearn.grid.template import System
 from everlearn.methods.sequential import PLAIN
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.lstm_cnn.learning import Body, learn_tasks
 
@@ -73,7 +73,7 @@ class LstmCnn(Suite):
     def locate(self, inside: str) -> Path:
         """Return the file of a part of a task."""
         self.check_address(inside, (f"{task}/{part}.jsonl.gz" for task in self.domains for part in PARTS))
-        return made.data_folder(self.name, VARIABLE, HOW, self.data) / "tasks" / inside
+        return cache.data_folder(self.name, VARIABLE, HOW, self.data) / "tasks" / inside
 
 
 @register_suite

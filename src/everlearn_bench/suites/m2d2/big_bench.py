@@ -13,7 +13,7 @@ from typing import Any
 from everlearn.errors import DataError
 from everlearn.files import digest, write_json
 from everlearn.tasks.big_bench_reader import FILE
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 
 OWN = Path("BIG-bench", "bigbench", "benchmark_tasks")
 """The tasks in a clone of https://github.com/google/BIG-bench."""
@@ -68,14 +68,14 @@ def _nearest(folder: Path | None) -> Path:
             (new / inside).mkdir(parents=True)
             write_json(new / inside / FILE, task)
 
-    return made.derived("m2d2", "big-bench", list(files.values()), (digest(Path(__file__)),), write)
+    return cache.derived("m2d2", "big-bench", list(files.values()), (digest(Path(__file__)),), write)
 
 
 def _tasks(files: Mapping[str, Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the folder of each task or subtask and its content in BIG-bench's format."""
 
     def read(name: str) -> list[dict[str, Any]]:
-        return list(made.read_lines(files[name]))
+        return list(cache.read_lines(files[name]))
 
     for name in ("arithmetic", "general_knowledge"):
         yield name, BARE | _chosen([(row["question"], row["choices"], row["gold"]) for row in read(name)])

@@ -141,9 +141,9 @@ def recognises(folder: Path) -> bool:
 
 def _files(corpus: Path) -> dict[str, Path] | None:
     for ending in (".jsonl.gz", ".jsonl"):
-        found = {part: corpus / f"{name}{ending}" for part, name in FILES.items()}
-        if all(path.is_file() for path in found.values()):
-            return found
+        paths = {part: corpus / f"{name}{ending}" for part, name in FILES.items()}
+        if all(path.is_file() for path in paths.values()):
+            return paths
     return None
 
 

@@ -35,7 +35,7 @@ def study_claims(
     def plain(numbers: Sequence[Number], orders: tuple[int, ...], other: str | None = None) -> list[ClaimQuestion]:
         return [ClaimQuestion(PLAIN, other, number, "above", orders=orders) for number in numbers]
 
-    found = [
+    all_claims = [
         Claim(
             "In the similar order a domain is learnt better than by training on it alone.",
             tuple(plain(["continual"], alike, ALONE)),
@@ -66,7 +66,7 @@ def study_claims(
     ]
     if small is not None and large is not None:
         sizes = tuple(ClaimQuestion(small, large, number, "above") for number in ("continual", "fg"))
-        found.insert(
+        all_claims.insert(
             2,
             Claim(
                 "Small models learn most and forget most.",
@@ -77,7 +77,9 @@ def study_claims(
                 caveat="one pair of models; size is confounded with training",
             ),
         )
-    return Claims("The findings of the causal study", f"{INTRODUCTION}\n{introduction}".strip(), tuple(found), True)
+    return Claims(
+        "The findings of the causal study", f"{INTRODUCTION}\n{introduction}".strip(), tuple(all_claims), True
+    )
 
 
 INTRODUCTION = f"""\

@@ -108,13 +108,13 @@ def read_folder(folder: Path) -> Taxonomy:
 def _below(folder: Path) -> Iterator[Path]:
     """Yield every file below a folder, also behind links, except hidden ones (downloads in progress)."""
     seen = set[str]()
-    for place, folders, found in os.walk(folder, followlinks=True):
+    for place, folders, file_names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         if (real := os.path.realpath(place)) in seen:
             folders.clear()
             continue
         seen.add(real)
-        yield from (Path(place, name) for name in found if not name.startswith("."))
+        yield from (Path(place, name) for name in file_names if not name.startswith("."))
 
 
 def _plain(folder: Path) -> dict[str, Texts]:
@@ -135,9 +135,9 @@ def _tarred(file: Path, name: str) -> dict[str, Texts]:
         def read() -> Iterator[str]:
             try:
                 for tar, member in contents(file):
-                    wanted = Path(member.name).parts[-2:] == (name, f"{part}.txt")
+                    selected = Path(member.name).parts[-2:] == (name, f"{part}.txt")
                     # Links are skipped: they may be broken or circular.
-                    if wanted and member.isreg() and (text := tar.extractfile(member)):
+                    if selected and member.isreg() and (text := tar.extractfile(member)):
                         yield from lines(cast(BinaryIO, text), file)
                         return
             except BROKEN as error:

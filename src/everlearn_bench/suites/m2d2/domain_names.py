@@ -81,15 +81,15 @@ class Branch(NamedTuple):
 
 
 def _listed() -> dict[str, Branch]:
-    found: dict[str, Branch] = {}
+    branches: dict[str, Branch] = {}
     for group, parts in WIKI_PARTS.items():
-        found[group] = Branch(WIKI, group, 1)
-        found |= {f"{group}__{part}": Branch(WIKI, group, 2) for part in parts.split()}
+        branches[group] = Branch(WIKI, group, 1)
+        branches |= {f"{group}__{part}": Branch(WIKI, group, 2) for part in parts.split()}
     for group, parts in S2ORC_PARTS.items():
-        found[f"{group}_l1"] = Branch(S2ORC, group, 1)
-        found |= {name: Branch(S2ORC, group, 2) for name in ARCHIVES.get(group, "").split()}
-        found |= {f"{group}.{part}": Branch(S2ORC, group, 2) for part in parts.split()}
-    return found
+        branches[f"{group}_l1"] = Branch(S2ORC, group, 1)
+        branches |= {name: Branch(S2ORC, group, 2) for name in ARCHIVES.get(group, "").split()}
+        branches |= {f"{group}.{part}": Branch(S2ORC, group, 2) for part in parts.split()}
+    return branches
 
 
 NAMES = _listed()

@@ -34,13 +34,13 @@ class Orders(Mapping[int, tuple[str, ...]]):
     """
 
     def __init__(self, makers: Mapping[int, Callable[[], tuple[str, ...]]]) -> None:
-        self._makers, self._made = makers, dict[int, tuple[str, ...]]()
+        self._makers, self._orders = makers, dict[int, tuple[str, ...]]()
 
     def __getitem__(self, number: int) -> tuple[str, ...]:
         """Return the order with a number."""
-        if number not in self._made:
-            self._made[number] = self._makers[number]()
-        return self._made[number]
+        if number not in self._orders:
+            self._orders[number] = self._makers[number]()
+        return self._orders[number]
 
     def __contains__(self, number: object) -> bool:
         """Return whether there is such an order, without computing it."""
@@ -57,7 +57,7 @@ class Orders(Mapping[int, tuple[str, ...]]):
     def name_of(self, order: Sequence[str]) -> str | None:
         """Return the name of an order among those that were computed, or None."""
         names = {number: name for name, number in NUMBERS.items()}
-        return next((names[number] for number, known in self._made.items() if known == tuple(order)), None)
+        return next((names[number] for number, known in self._orders.items() if known == tuple(order)), None)
 
 
 def similar(branches: Mapping[str, Branch], vectors: Mapping[str, Vector], start: Vector | None) -> tuple[str, ...]:
@@ -83,8 +83,8 @@ def similar(branches: Mapping[str, Branch], vectors: Mapping[str, Vector], start
         means = {group: np.mean(list(inside.values()), 0) for group, inside in groups.items()}
         before = origin
         for group in chain(means, origin):
-            order += (found := chain(groups[group], before))
-            before = vectors[found[-1]]
+            order += (chained := chain(groups[group], before))
+            before = vectors[chained[-1]]
     return tuple(order)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from everlearn.errors import DataError, RecipeError, did_you_mean
 from everlearn.files import digest, read_json, write_json
 from everlearn.wording import percent
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.m2d2 import domain_names, duplicates
 from everlearn_bench.suites.m2d2.corpus_folders import PARTS, Leaf, Taxonomy
 from everlearn_bench.suites.m2d2.duplicates import Duplicates
@@ -40,12 +40,12 @@ def choose(taxonomy: Taxonomy, options: StreamOptions) -> tuple[Leaf, ...]:
         for leaf in taxonomy.leaves
         if leaf.branch.level == options.level
     }
-    for wanted in options.domains:
-        if not any(wanted in each for each in words.values()):
+    for domain in options.domains:
+        if not any(domain in each for each in words.values()):
             known = {word for each in words.values() for word in each}
-            other = next((leaf for leaf in taxonomy.leaves if leaf.name == wanted), None)
-            why = f" It is of level {other.branch.level} (`suite.level`)." if other else did_you_mean(wanted, known)
-            raise RecipeError(f"`suite.domains` names '{wanted}', which is no domain or group of the stream.{why}")
+            other = next((leaf for leaf in taxonomy.leaves if leaf.name == domain), None)
+            why = f" It is of level {other.branch.level} (`suite.level`)." if other else did_you_mean(domain, known)
+            raise RecipeError(f"`suite.domains` names '{domain}', which is no domain or group of the stream.{why}")
     chosen = [name for name, each in words.items() if not options.domains or each.intersection(options.domains)]
     if options.aliases == "drop":
         chosen = domain_names.without_aliases(chosen)
@@ -96,11 +96,11 @@ def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamOptions) ->
                         f"Nothing is left of '{part}' of the domain '{name}': all of it repeats other domains, or "
                         "`suite.domain_bytes` and `suite.balanced` leave nothing. Leave the domain out."
                     )
-                made.write_lines(folder / name / f"{part}.jsonl", ({"text": text} for text in rows))
+                cache.write_lines(folder / name / f"{part}.jsonl", ({"text": text} for text in rows))
         sizes = {name: {part: [len(rows), _size(rows)] for part, rows in parts.items()} for name, parts in kept.items()}
         write_json(folder / REPORT, {"aliases": dropped(taxonomy, chosen, options), "kept": sizes, **report})
 
-    return made.derived(NAME, "stream", (), (*code, json.dumps(how), *marks), write)
+    return cache.derived(NAME, "stream", (), (*code, json.dumps(how), *marks), write)
 
 
 def first_by_hash(texts: Iterable[str], most: int | None, in_place: bool) -> list[str]:
@@ -216,4 +216,4 @@ def _hash(text: str) -> bytes:
 
 def read(folder: Path, name: str, part: str) -> Iterator[str]:
     """Yield the documents of a domain of the stream."""
-    return (str(row["text"]) for row in made.read_lines(folder / name / f"{part}.jsonl"))
+    return (str(row["text"]) for row in cache.read_lines(folder / name / f"{part}.jsonl"))

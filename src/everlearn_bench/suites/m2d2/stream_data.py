@@ -13,7 +13,7 @@ from everlearn.data.corpus import Domain
 from everlearn.data.documents import read_documents
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.files import digest, read_json, write_json
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache as suite_cache
 from everlearn_bench.suites.m2d2 import builtin_corpus, corpus_folders, embedding, ordering, stream
 from everlearn_bench.suites.m2d2.corpus_folders import GENERAL, PARTS, Taxonomy
 from everlearn_bench.suites.m2d2.options import StreamOptions
@@ -79,8 +79,8 @@ class StreamData:
             texts = {name: list(itertools.islice(self.texts(name), samples)) for name in self.names}
             if general:
                 corpus = Domain(name=GENERAL, **general)
-                found = itertools.islice(read_documents(corpus), BACKGROUND * samples)
-                texts[GENERAL] = [document.text for document, _ in found]
+                documents = itertools.islice(read_documents(corpus), BACKGROUND * samples)
+                texts[GENERAL] = [document.text for document, _ in documents]
             vectors = embed(texts)
             start = vectors.pop(GENERAL, None)
             order = ordering.similar(self.branches, vectors, start)
@@ -88,7 +88,7 @@ class StreamData:
             write_json(folder / ORDER, {"domains": list(order), "by": by, "samples": samples, "start": near})
 
         made_by = (*code, by, str(samples), self.folder.name, json.dumps(branches), *of)
-        return made.derived(stream.NAME, "order", (), made_by, write)
+        return suite_cache.derived(stream.NAME, "order", (), made_by, write)
 
     def texts(self, name: str) -> Any:
         """Return the training documents of a domain, those first that come first by their hashes."""
@@ -112,15 +112,15 @@ class StreamData:
 
     def notes(self, order: Sequence[str]) -> list[str]:
         """Return sentences for the report of a run: the order, if it is a known one, and how the text was built."""
-        made = [*self.taxonomy.notes, *stream.sentences(self.folder)]
+        sentences = [*self.taxonomy.notes, *stream.sentences(self.folder)]
         if len(order) < 2:  # training on a single domain
-            return made
+            return sentences
         name = self.orders.name_of(order)
         how = ""
         if name in (ordering.SIMILAR, ordering.SWAPPED):
             how = f", by {self.similarity['by']} of {self.similarity['samples']:,} documents a domain"
         listed = f"Order{f' `{name}`' if name else ''}{how}: {' → '.join(order)}."
-        return [listed, *made]
+        return [listed, *sentences]
 
     def locate(self, inside: str) -> Path:
         """Return the file at an address.

@@ -15,7 +15,7 @@ from everlearn.files import read_json
 from everlearn.grid.template import System
 from everlearn.methods.sequential import PLAIN
 from everlearn.options import wrong_key
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache
 from everlearn_bench.suites.base import Suite, register_suite
 from everlearn_bench.suites.m2d2 import builtin_corpus, stream
 from everlearn_bench.suites.m2d2.big_bench import big_bench_tasks
@@ -94,19 +94,19 @@ class M2D2(Suite):
     def on(self, overlay: Overlay, data: Path | None = None) -> Self:
         """Return the suite with the domains and orders of its data."""
         suite = super().on(overlay, data)
-        suite.stream_data = stream_data(_folder(data), suite.config, made.cache_folder(stream.NAME))
+        suite.stream_data = stream_data(_folder(data), suite.config, cache.cache_folder(stream.NAME))
         suite.orders = suite.stream_data.orders
         return suite
 
-    def wanted(self, config: StreamOptions) -> tuple[Fetchable, ...]:
+    def selected_sources(self, config: StreamOptions) -> tuple[Fetchable, ...]:
         """Return the tarballs of the domains that the keys select.
 
         Raises:
             RecipeError: the keys name something that is not part of M2D2.
         """
         listed = Taxonomy(tuple(Leaf(name, branch, {}, "") for name, branch in NAMES.items()))
-        wanted = {leaf.name for leaf in stream.choose(listed, config)}
-        return tuple(source for source in self.sources if source.path.removesuffix(".tar.gz") in wanted)
+        selected = {leaf.name for leaf in stream.choose(listed, config)}
+        return tuple(source for source in self.sources if source.path.removesuffix(".tar.gz") in selected)
 
     def locate(self, inside: str) -> Path:
         """Return a part of a domain, the report on duplicates, or the similar order with its details.
@@ -137,7 +137,7 @@ class M2D2(Suite):
         if self.stream_data is not None:
             return self.stream_data
         folder = _folder(None)
-        return stream_data(folder, _settled(folder), made.cache_folder(stream.NAME))
+        return stream_data(folder, _settled(folder), cache.cache_folder(stream.NAME))
 
 
 def _settled(folder: Path | None) -> StreamOptions:
@@ -145,7 +145,7 @@ def _settled(folder: Path | None) -> StreamOptions:
     if folder is None or not (file := folder / SETTLED).is_file():
         return StreamOptions()
     try:
-        return StreamOptions.model_validate(json.loads(made.read_text(file)))
+        return StreamOptions.model_validate(json.loads(cache.read_text(file)))
     except json.JSONDecodeError as error:
         raise RecipeError(f"'{file}' is no JSON: {first_line(error)}.") from None
     except ValidationError as error:
@@ -159,6 +159,6 @@ def _folder(data: Path | None) -> Path | None:
         DataError: the named folder does not exist.
     """
     folder: Path | None = None
-    if data is not None or os.environ.get(VARIABLE) or (made.cache_folder(stream.NAME) / made.FETCHED).is_dir():
-        folder = made.data_folder(stream.NAME, VARIABLE, HOW, data)
+    if data is not None or os.environ.get(VARIABLE) or (cache.cache_folder(stream.NAME) / cache.FETCHED).is_dir():
+        folder = cache.data_folder(stream.NAME, VARIABLE, HOW, data)
     return folder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from everlearn.errors import DataError
 from everlearn.files import digest
-from everlearn_bench.suites import cache as made
+from everlearn_bench.suites import cache as suite_cache
 from everlearn_bench.suites.cache import read_lines, read_text, write_lines
 
 __all__ = ["VARIABLE", "cache_folder", "data_folder", "derived", "find", "read_lines", "read_text", "write_lines"]
@@ -24,7 +24,7 @@ HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to {LAYOUT}. `everlearn bench {NAME} --data fetch` gets what "
     "can be fetched of it."
 )
-data_folder = partial(made.data_folder, NAME, VARIABLE, HOW)
+data_folder = partial(suite_cache.data_folder, NAME, VARIABLE, HOW)
 """Return the folder with the data of the suite: the given one, that of the variable, or the fetched data."""
 
 
@@ -51,8 +51,8 @@ def find(folder: Path, name: str, wanted_for: str, instead: str) -> Path:
 
 def derived(kind: str, sources: Sequence[Path], code: str, write: Callable[[Path], None]) -> Path:
     """Return a sealed folder in the suite's cache, built from `sources` by the module whose file is `code`."""
-    return made.derived(NAME, kind, sources, (digest(Path(code)),), write)
+    return suite_cache.derived(NAME, kind, sources, (digest(Path(code)),), write)
 
 
-cache_folder = partial(made.cache_folder, NAME)
+cache_folder = partial(suite_cache.cache_folder, NAME)
 """Return the cache folder ``six-domains``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""

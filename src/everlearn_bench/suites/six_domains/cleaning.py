@@ -89,10 +89,10 @@ def write(
     number = -(-len(chosen) // held_out)
     train = chosen[2 * number :]
     clear = [_clear_of(train, chosen[part * number : (part + 1) * number]) for part in range(2)]
-    for part, found in zip(PARTS, (*clear, train), strict=True):
-        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for records in found for text in records)
+    for part, split in zip(PARTS, (*clear, train), strict=True):
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for records in split for text in records)
         (folder / f"{part}.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
-    written = {part: len(found) for part, found in zip(PARTS, (*clear, train), strict=True)}
+    written = {part: len(split) for part, split in zip(PARTS, (*clear, train), strict=True)}
     return {"read": read, "shared with the end task": shared, "different": len(kept), **written}
 
 
@@ -101,4 +101,8 @@ def _clear_of(train: Iterable[Document], held: Sequence[Document]) -> list[Docum
     own = [{run for text in document for run in runs(text)} for document in held]
     watched = set[str]().union(*own)
     seen = {run for document in train for text in document for run in watched & runs(text)}
-    return [document for document, found in zip(held, own, strict=True) if len(found & seen) <= NEAR * len(found)]
+    return [
+        document
+        for document, document_runs in zip(held, own, strict=True)
+        if len(document_runs & seen) <= NEAR * len(document_runs)
+    ]

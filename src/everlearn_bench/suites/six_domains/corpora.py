@@ -75,8 +75,8 @@ def proxy_file(domain: str, part: str, data: Path) -> Path:
     if raw and not list((data / "domains" / proxy.corpus).glob("*.jsonl*")):
         tasks = reviews.examples(domain, data)
         sources = [*raw, *tasks, Path(cleaning.__file__)]
-        made = derived(domain, sources, reviews.__file__, lambda folder: reviews.write(folder, raw, tasks))
-        return made / f"{part}.jsonl"
+        derived_folder = derived(domain, sources, reviews.__file__, lambda folder: reviews.write(folder, raw, tasks))
+        return derived_folder / f"{part}.jsonl"
     instead = f"Put it there, or use text of your own: `domains.{domain}.path` in a recipe, `corpora` in Python."
     sources = [find(data, f"domains/{proxy.corpus}/{p}.jsonl", f"the domain '{domain}'", instead) for p in PARTS]
     if proxy.category is None:

@@ -213,15 +213,15 @@ def _is_there(place: Path, marks: Mapping[str, str]) -> bool:
     if not made_here(place):
         return any(place.glob("*.jsonl*"))
     try:
-        found = read_json(place / MADE)
-        return (found["maker"], found["made of"]) == (MAKER, marks)
+        record = read_json(place / MADE)
+        return (record["maker"], record["made of"]) == (MAKER, marks)
     except (RunError, KeyError, TypeError):
         return False
 
 
 def _make(folder: Path, name: str, corpus: ProxyCorpus, marks: Mapping[str, str]) -> None:
     tasks = [] if corpus.domain is None else reviews.examples(corpus.domain, folder)
-    documents = (found for source in corpus.sources for found in source.read(folder / source.fetchable.path))
+    documents = (document for source in corpus.sources for document in source.read(folder / source.fetchable.path))
     with new_folder(folder / name) as new:
         counts = write(new, documents, runs_of(tasks), corpus.most, corpus.held_out)
         if counts["read"] < corpus.documents / 2:

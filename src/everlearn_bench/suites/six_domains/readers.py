@@ -87,8 +87,8 @@ def sentences(path: Path) -> Iterator[Document]:
 
 def lines(number: int, path: Path) -> Iterator[Document]:
     """Yield documents of `number` consecutive lines."""
-    found = [line for line in read_text(path).split("\n") if line.strip()]
-    yield from (("\n".join(found[i : i + number]),) for i in range(0, len(found), number))
+    nonblank = [line for line in read_text(path).split("\n") if line.strip()]
+    yield from (("\n".join(nonblank[i : i + number]),) for i in range(0, len(nonblank), number))
 
 
 def anthology(path: Path) -> Iterator[Document]:
@@ -162,10 +162,10 @@ def _rows(path: Path) -> Iterator[list[str]]:
 
 def _objects(content: bytes) -> list[dict[str, Any]]:
     try:
-        found = json.loads(content)
+        parsed = json.loads(content)
     except ValueError:
         return []
-    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    return [row for row in parsed if isinstance(row, dict)] if isinstance(parsed, list) else []
 
 
 def _xml(content: bytes) -> ET.Element:
@@ -216,9 +216,9 @@ def _is_english(text: str) -> bool:
 
 def _reflowed(paragraph: str) -> str:
     """Join prose to one line; keep lines that are short or indented, as in verses and lists."""
-    found = [line.rstrip() for line in paragraph.strip("\n").split("\n")]
-    prose = all(len(line) >= 50 for line in found[:-1]) and not any(line.startswith(" ") for line in found)
-    return (" " if prose else "\n").join(line.strip().replace("_", "") for line in found)
+    stripped = [line.rstrip() for line in paragraph.strip("\n").split("\n")]
+    prose = all(len(line) >= 50 for line in stripped[:-1]) and not any(line.startswith(" ") for line in stripped)
+    return (" " if prose else "\n").join(line.strip().replace("_", "") for line in stripped)
 
 
 def _records(paragraphs: list[str]) -> Document:

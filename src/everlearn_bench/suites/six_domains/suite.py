@@ -70,8 +70,8 @@ def _ours(corpus: Mapping[str, Any]) -> bool:
 
 def addresses() -> list[str]:
     """Return all addresses below ``suite:six-domains/``."""
-    found = [f"{name}/{part}.jsonl" for name in (*corpora.PROXIES, corpora.GENERAL) for part in corpora.PARTS]
-    return found + [f"tasks/{name}/{part}.jsonl" for name in tasks.TASKS for part in tasks.PARTS]
+    paths = [f"{name}/{part}.jsonl" for name in (*corpora.PROXIES, corpora.GENERAL) for part in corpora.PARTS]
+    return paths + [f"tasks/{name}/{part}.jsonl" for name in tasks.TASKS for part in tasks.PARTS]
 
 
 def locate(inside: str, data: Path | None = None) -> Path:
