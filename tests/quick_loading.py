@@ -95,16 +95,18 @@ def _read(path: str) -> str | None:
 def with_peaks(set_: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let plans remember what a step holds at its peak, by all that it is traced of: no weights, and one full row."""
     known: dict[Any, Any] = {}
-    trace = memory_estimate.trace
+    estimate = memory_estimate.MemoryEstimate
+    trace = estimate._trace
 
-    def traced(model: Any, objective: Any, *asked: Any, **options: Any) -> Any:
+    def traced(self: Any, *asked: Any, **options: Any) -> Any:
+        model, objective = self.model, self._objective
         tensors = [(name, value.shape, value.dtype, value.requires_grad) for name, value in model.named_parameters()]
         own = {name: value for name, value in vars(objective).items() if name != "tokenizer"}
         said = (model.config.to_json_string(), model.config._attn_implementation, type(objective), own)
-        parts = ([type(part) for part in model.modules()], tensors, len(objective.tokenizer), asked, options)
-        key = repr((said, parts))
+        parts = ([type(part) for part in model.modules()], tensors, len(objective.tokenizer), self._block_size)
+        key = repr((said, parts, asked, options))
         if key not in known:
-            known[key] = trace(model, objective, *asked, **options)
+            known[key] = trace(self, *asked, **options)
         return known[key]
 
-    set_(memory_estimate, "trace", traced)
+    set_(estimate, "_trace", traced)

@@ -207,15 +207,24 @@ def test_a_command_that_touches_no_model_loads_no_library_for_models(
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
 
 
-def test_the_learner_loads_what_it_needs_to_train_and_no_more(tmp_path: Path) -> None:
-    """Torch, transformers and PEFT, and what they load; what draws and tests is loaded when that is asked for."""
+def test_the_learner_loads_what_it_needs_to_train_and_no_more(everlearn: Project) -> None:
+    """Torch, transformers and PEFT, and what they load; what draws and tests is loaded when that is asked for.
+
+    In the same process, whose imports take seconds: a user's mistake is a sentence and an exit code there too.
+    """
     script = (
         "import sys\nfrom everlearn import ContinualLearner, EverlearnError, RunResults, protect\n"
         "print(sorted({'lm_eval', 'matplotlib', 'peft.tuners.lora.corda', 'scipy.stats'} "
-        "& set(sys.modules)))"
+        "& set(sys.modules)))\n"
+        "from everlearn.cli import main\nsys.exit(main())"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    everlearn.write()
+    words = [sys.executable, "-c", script, "run", "recipe.yaml", "run.seed=-1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: `run.seed`")
+    assert "Traceback" not in done.stderr
 
 
 def test_errors_are_json_when_json_is_asked_for(everlearn: Project) -> None:

@@ -168,16 +168,6 @@ def test_nohup_stays_nohup(everlearn: Project, monkeypatch: pytest.MonkeyPatch) 
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_user_mistake_in_a_process_of_its_own(everlearn: Project) -> None:
-    everlearn("--version")
-    command = [sys.executable, "-c", "import sys; from everlearn.cli import main; sys.exit(main())"]
-    done = subprocess.run([*command, "run", "recipe.yaml", "run.seed=-1"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("Error: `run.seed`")
-    assert "Traceback" not in done.stderr
-
-
 def test_help_does_not_load_torch() -> None:
     code = (
         "import sys; from everlearn.cli import main; main(['--help']); main(['plna'])\n"

@@ -25,7 +25,7 @@ from everlearn.run.checkpoint import checkpoints
 from everlearn.run.forgetting_guard import STATE
 from two_processes import in_two_processes
 
-RARE = ["§ ± µ ¶ ÷ × ø ß þ ð " * 6] * 40
+RARE = ["§ ± µ ¶ ÷ × ø ß þ ð " * 6] * 4
 """Text of which the training has no token, so that it gets worse."""
 OWN = [tiny.tokenizer().decode(row["input_ids"]) for row in rows()] * 4
 """Text like that of the training, so that it gets better until the rate is too high for it."""
@@ -87,10 +87,11 @@ def base() -> nn.Module:
     return tiny.model("gpt2", dropout=0.0)
 
 
-@pytest.fixture
-def free(tmp_path: Path, base: nn.Module) -> tuple[Record, dict[int, float]]:
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, dict[int, float]]:
     """A training without bounds, and how much worse the text gets in it."""
-    _, record = trained(tmp_path / "free", copy.deepcopy(base))
+    base = tiny.model("gpt2", dropout=0.0)
+    _, record = trained(tmp_path_factory.mktemp("free"), copy.deepcopy(base))
     return record, bits(base, record)
 
 

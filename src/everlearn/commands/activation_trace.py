@@ -38,7 +38,14 @@ class Traced(NamedTuple):
 
 
 def trace(
-    model: nn.Module, objective: Objective, rows: int, block_size: int, *, half: bool, checkpointing: bool
+    model: nn.Module,
+    objective: Objective,
+    rows: int,
+    block_size: int,
+    *,
+    half: bool,
+    checkpointing: bool,
+    shapes: nn.Module | None = None,
 ) -> Traced:
     """Trace a forward and backward pass; gradients are freed as soon as they are complete, and not counted.
 
@@ -49,20 +56,17 @@ def trace(
         block_size: tokens in a row.
         half: whether the computation is in 16 bits.
         checkpointing: whether layers are computed again in the backward pass.
+        shapes: what :func:`without_numbers` made of the model, which all its traces can share; made anew by default.
     """
     batch = objective.collate([full_row(model, objective, block_size)] * rows, range(rows))
-    traced: Any = copy.deepcopy(model)
+    traced: Any = without_numbers(model) if shapes is None else shapes
+    fake: FakeTensorMode = next(traced.parameters()).fake_mode
     if checkpointing:
         traced.activation_checkpointing_enable()
     try:
         # The fused kernel with which mixtures of experts multiply float32 matrices has no fake form.
         unfused = mock.patch.object(moe, "_can_use_grouped_mm", return_value=False)
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.enable_grad(), unfused:
-            # Fake tensors are on the CPU, whose attention keeps no scores, as the kernels of accelerators do.
-            traced.to_empty(device="cpu").train()
-            for parameter in traced.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(_forget)
+        with fake, torch.enable_grad(), unfused:
             inputs = {name: fake.from_tensor(value) for name, value in batch.items()}
             live = _Live(traced)
             for value in inputs.values():
@@ -77,6 +81,21 @@ def trace(
             return live.peak
     except (DataDependentOutputException, DynamicOutputShapeException):
         return _by_formula(model, rows * block_size, half)
+    finally:
+        if checkpointing:
+            traced.activation_checkpointing_disable()
+
+
+def without_numbers(model: nn.Module) -> nn.Module:
+    """Return a copy of a model on the meta device, in which fake tensors stand for the weights."""
+    copied = copy.deepcopy(model)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        # Fake tensors are on the CPU, whose attention keeps no scores, as the kernels of accelerators do.
+        copied.to_empty(device="cpu").train()
+    for parameter in copied.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_forget)
+    return copied
 
 
 def _by_formula(model: Any, tokens: int, half: bool) -> Traced:

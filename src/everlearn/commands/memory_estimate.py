@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from transformers import Trainer, TrainingArguments
 
-from everlearn.commands.activation_trace import Traced, trace
+from everlearn.commands.activation_trace import Traced, trace, without_numbers
 from everlearn.methods.cost import Cost
 from everlearn.model.objectives import Objective
 from everlearn.model.quantising import quantised_bytes
@@ -223,9 +224,19 @@ class MemoryEstimate:
         key = (rows, half, checkpointing)
         if key not in self._traced:
             self._traced[key] = trace(
-                self.model, self._objective, rows, self._block_size, half=half, checkpointing=checkpointing
+                self.model,
+                self._objective,
+                rows,
+                self._block_size,
+                half=half,
+                checkpointing=checkpointing,
+                shapes=self._shapes,
             )
         return self._traced[key]
+
+    @cached_property
+    def _shapes(self) -> nn.Module:
+        return without_numbers(self.model)
 
     def _gathered(self, setup: Setup) -> int:
         """Estimate the complete weights and gradients that a device holds for a moment under FSDP2.

@@ -97,7 +97,7 @@ def _architecture(config: Any, owner: str, build: Any) -> Architecture:
     if (entry := registered(str(config.model_type))) is not None:
         return entry
     # Found in a copy without adapters and attachments, so that it depends on the configuration alone.
-    key = owner, config.to_json_string()
+    key = owner, repr(config.to_dict())
     if key not in _ARCHITECTURES:
         kind = kind_of_config(config)
         with torch.device("meta"):
