@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +32,13 @@ class Options(BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Say where the class is written: pydantic would look for it in all loaded modules, to read the docstrings."""
+        super().__init_subclass__(**options)
+        module = sys.modules[cls.__module__]
+        if hasattr(module, "__file__"):
+            inspect.modulesbyfile[inspect.getabsfile(module)] = cls.__module__
 
     @field_validator("*", mode="before")
     @classmethod

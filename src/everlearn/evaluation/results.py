@@ -32,7 +32,7 @@ FILE = "results.json"
 class Part(BaseModel):
     """Base class of the parts of the results; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 Estimates = dict[str, Estimate]

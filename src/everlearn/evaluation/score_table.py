@@ -30,7 +30,7 @@ class ScoreTable(BaseModel):
     Only measured scores are kept, so that the size grows with the number of measurements.
     """
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     title: str = ""
     """Name of the metric in tables."""

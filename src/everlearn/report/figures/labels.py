@@ -109,14 +109,23 @@ def _place(
         for box in beside:
             if not _covers(box, (*marks, *taken.names)) and not any(_meets(line, box) for line in taken.leaders):
                 return box, None
-    free: list[tuple[Box, Segment]] = []
-    for box, leader in _around(point, frame):
-        if _inside(box, frame) and not _covers(box, taken.marks) and not _covers(box, taken.names):
-            if not any(_cross(leader, other) for other in taken.leaders) and not _passes_under(box, leader, taken):
-                return box, leader
-            free.append((box, leader))
     # Leader lines that cross or pass under a name are hard to follow, but better than a point without a name.
-    return next((place for place in free if not _passes_under(*place, taken)), free[0] if free else (None, None))
+    crossing, under = None, None
+    for box in _around(point, frame):
+        if not _inside(box, frame) or _covers(box, taken.marks) or _covers(box, taken.names):
+            continue
+        if (leader := _leader(point, box)) is None:
+            continue
+        crosses = any(_cross(leader, other) for other in taken.leaders)
+        if crosses and crossing is not None:
+            continue
+        if _passes_under(box, leader, taken):
+            under = under or (box, leader)
+        elif crosses:
+            crossing = box, leader
+        else:
+            return box, leader
+    return crossing or under or (None, None)
 
 
 def _passes_under(box: Box, leader: Segment, taken: _Taken) -> bool:
@@ -146,8 +155,8 @@ def _beside(point: Point) -> Iterator[Box]:
             yield (corner, top, corner + long, top + high)
 
 
-def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
-    """Yield places on growing rings, each with a leader line to the point."""
+def _around(point: Point, frame: Frame) -> Iterator[Box]:
+    """Yield places on growing rings, then all places."""
     long, high = _size(point)
     reach = math.hypot(frame.width, frame.height)
     for ring in range(1, int(reach / _STEP)):
@@ -158,7 +167,7 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
             x, y = point.x + distance * math.cos(turn), point.y + distance * math.sin(turn)
             share = (1 - math.cos(turn)) / 2
             left, top = x - long * share, y - high * (1 - math.sin(turn)) / 2
-            yield from _led_to(point, (left, top, left + long, top + high))
+            yield (left, top, left + long, top + high)
     # In a nearly full plot: everywhere, the nearest first.
     corners = [
         (left, top)
@@ -166,18 +175,18 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
         for left in range(math.ceil(frame.left), int(frame.width - 2 - long) + 1, 8)
     ]
     for left, top in sorted(corners, key=lambda at: math.dist((at[0] + long / 2, at[1]), (point.x, point.y))):
-        yield from _led_to(point, (left, top, left + long, top + high))
+        yield (left, top, left + long, top + high)
 
 
-def _led_to(point: Point, box: Box) -> Iterator[tuple[Box, Segment]]:
-    """Yield a place with a leader line from its nearest edge to the point, unless it would touch the point."""
+def _leader(point: Point, box: Box) -> Segment | None:
+    """Return the leader line from the nearest edge of a place to the point; None if the place touches the point."""
     left, top, right, bottom = box
     near = min(max(point.x, left), right), min(max(point.y, top), bottom)
     gap = math.dist(near, (point.x, point.y))
-    if gap > _RADIUS:
-        start = _RADIUS / gap
-        begin = point.x + (near[0] - point.x) * start, point.y + (near[1] - point.y) * start
-        yield box, (*begin, *near)
+    if gap <= _RADIUS:
+        return None
+    start = _RADIUS / gap
+    return (point.x + (near[0] - point.x) * start, point.y + (near[1] - point.y) * start, *near)
 
 
 def _mark(x: float, y: float) -> Box:
@@ -189,12 +198,18 @@ def _inside(box: Box, frame: Frame) -> bool:
 
 
 def _covers(box: Box, others: Iterable[Box]) -> bool:
-    return any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in others)
+    left, top, right, bottom = box
+    for low_x, low_y, high_x, high_y in others:  # not `any`, which takes twice as long for a page's names
+        if left < high_x and low_x < right and top < high_y and low_y < bottom:
+            return True
+    return False
 
 
 def _meets(line: Segment, box: Box) -> bool:
     """Return whether a line runs through the inside of a box."""
     (x1, y1, x2, y2), (left, top, right, bottom) = line, box
+    if max(x1, x2) <= left or min(x1, x2) >= right or max(y1, y2) <= top or min(y1, y2) >= bottom:
+        return False  # as most do
     enter, leave = 0.0, 1.0
     for start, change, low, high in ((x1, x2 - x1, left + 0.5, right - 0.5), (y1, y2 - y1, top + 0.5, bottom - 0.5)):
         if change == 0:
