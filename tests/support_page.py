@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from pathlib import Path
@@ -36,6 +37,17 @@ COLUMNS = ("type", "kind", "layers", *METHODS, "heads and neurons", "documents a
 
 def model(model_type: str, **changes: Any) -> PreTrainedModel:
     """Return a tiny model of a type with random weights, and biases and norms that are not at their neutral values."""
+    made = _made(model_type, **changes) if changes else copy.deepcopy(_usual(model_type))
+    torch.manual_seed(0)
+    return made
+
+
+@functools.cache
+def _usual(model_type: str) -> PreTrainedModel:
+    return _made(model_type)
+
+
+def _made(model_type: str, **changes: Any) -> PreTrainedModel:
     config = configuration(model_type, **changes)
     torch.manual_seed(0)
     made: PreTrainedModel = language_model_class(config).from_config(config, dtype=torch.float32)
