@@ -229,11 +229,11 @@ def _last(learner: ContinualLearner) -> Path:
 
 def _page(used: list[Any], searched: list[Any], versions: dict[str, str]) -> str:
     lines = [
-        "# Exports, used and searched",
+        "# Do exports work without everlearn, and do they hold training text?",
         "",
-        "Written by `benchmarks/exported.py`: two short runs on real text (the English base model; restaurant reviews, "
-        "then papers; 15 steps each), one with LoRA and replay, one with DAS and replay, exported after the second "
-        "domain.",
+        "Two short runs on real text, one with LoRA and replay, one with DAS and replay, were exported after their "
+        "second domain: the small encoder for English, restaurant reviews, then papers, 15 steps each. "
+        "`benchmarks/exported.py` writes this page.",
         "",
         "## Used without everlearn",
         "",
@@ -250,10 +250,10 @@ def _page(used: list[Any], searched: list[Any], versions: dict[str, str]) -> str
         "",
         "## Searched",
         "",
-        f"Every byte of every file for stretches of {WORDS} words of training text (as letters of one or two bytes, "
-        "and decoded from every row of whole numbers in tensors and JSON), and for paths of the machine: the runs' "
-        "folder, the data, the base model, the home folder, /tmp/. The stage's own folder shows that the search finds "
-        "what is there; an export with its memory holds text because replay's memory does.",
+        f"Every byte of every file is searched for {WORDS} words in a row of the training text (as letters of one or "
+        "two bytes, and decoded from every row of integers in tensors and JSON), and for paths of the machine: the "
+        "runs' folder, the data, the base model, the home folder, /tmp/. The stage's own folder shows that the search "
+        "finds what is there. An export with its memory holds text, because replay's memory does.",
         "",
         "| | files | size | rows of whole numbers | stretches of training text | paths |",
         "|---|---:|---:|---:|---:|---:|",

@@ -64,12 +64,16 @@ def page(data: Mapping[str, Any]) -> str:
     ]
     return f"""# Coverage of intervals over runs
 
-Written by `benchmarks/interval_coverage.py`: {data["draws"]:,} draws for each number of runs, {data["bootstraps"]:,}
-for the bootstrap; percent of draws in which the 95 % interval holds the true value. Runs are drawn from a normal
-distribution; *skewed*: from a log-normal one (σ = 0.5), for which Student's t is not exact. *Pairs*: the difference of
-two rows whose runs share their seeds' noise. *One against*: so many runs against a single one. *p below 0.05*: how
-often a difference that is none is called one; it should be 5. The last column is the percentile bootstrap over runs,
-which tables of `everlearn bench` had before.
+A 95 % interval should hold the true value in 95 of 100 cases. `benchmarks/interval_coverage.py` draws runs at random
+({data["draws"]:,} times for each number of runs, {data["bootstraps"]:,} for the bootstrap) and counts in
+how many percent of the draws it does.
+
+* **mean**: the interval of the mean of runs that follow a normal distribution. **Skewed**: of a log-normal one
+  (σ = 0.5), for which Student's t is not exact.
+* **pairs**: the interval of the difference of two rows whose runs share the noise of their seeds. **One against**: so
+  many runs of one row against a single run of the other.
+* **p below 0.05**: how often a difference is reported where there is none; it should be 5 %.
+* **bootstrap over runs**: the percentile bootstrap, which tables of `everlearn bench` had before.
 
 | runs | mean | pairs | one against | p below 0.05 | mean, skewed | bootstrap over runs |
 |---:|---:|---:|---:|---:|---:|---:|

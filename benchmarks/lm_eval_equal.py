@@ -169,12 +169,13 @@ def page(results: Mapping[str, Any]) -> str:
     compared = [row for row in results["rows"] if not saved_otherwise(row)]
     wrong = len(differ(results["rows"]))
     verdict = f"All {len(compared)} are equal" if not wrong else f"{wrong} of {len(compared)} differ"
-    return f"""# lm_eval in a run, and by itself
+    return f"""# Does a run measure what lm_eval measures?
 
-`evaluation.lm_eval` in a run of one domain ({results["domain"]}, {results["steps"]} steps under bf16, from
-`benchmarks/bases/english-decoder`), beside `lm_eval.simple_evaluate(model="hf", …)` of the base model's folder and of
-the stage's. lm_eval {versions["lm_eval"]}, transformers {versions["transformers"]}, torch {versions["torch"]},
-on a CPU. Tasks are local files, the first {results["limit"]} examples of each (the number in brackets). Written by
+A run with `evaluation.lm_eval` scores its checkpoints with lm_eval's tasks. This page compares the scores of the base
+model and of a stage with those of `lm_eval.simple_evaluate(model="hf", …)` on the same folders. The run has one domain
+({results["domain"]}, {results["steps"]} steps in bf16) and begins from `benchmarks/bases/english-decoder`. Tasks are
+local files; the first {results["limit"]} examples of each are scored (the number in brackets). lm_eval
+{versions["lm_eval"]}, transformers {versions["transformers"]}, torch {versions["torch"]}, on a CPU. Written by
 `python benchmarks/lm_eval_equal.py DATA --limit {results["limit"]} --steps {results["steps"]}`; [json](lm-eval.json).
 
 {verdict} (to a relative {TOLERANCE:g}). Not counted is the base model with `dtype` auto. Its weights are saved in

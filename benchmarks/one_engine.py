@@ -24,21 +24,22 @@ PAGE = Path(__file__).parents[1] / "docs" / "results" / "one-engine.md"
 Values = dict[int, float]
 """Seed → bits per byte that were learnt."""
 TEXT = """\
-# One engine for the pages of runs and of grids
+# Do the pages of runs and of grids agree?
 
-Written by `benchmarks/one_engine.py`. `everlearn report` puts runs side by side, `everlearn sweep` and `bench` cells
-of a grid. Each had an engine of its own. Now a cell is a run's `results.json` with one more group, `grid`;
-both pages take their numbers from the same table of quantities, and intervals and differences from the same functions.
+`everlearn report` compares runs, `everlearn sweep` and `bench` compare the cells of a grid. They once computed their
+numbers separately, and gave different intervals for the same data. Now both read the same table of quantities and call
+the same functions. This page compares the two on twenty synthetic cases, and with what tables of grids said before.
+`benchmarks/one_engine.py` writes it.
 
 ## Twenty cases
 
-Synthetic pairs of rows, drawn at random with a fixed seed: in cases 1 to 9 both have all seeds, in 10 to 12 some in
-common, in 13 and 14 one, in 15 and 16 none; in 17 the reference is zero, in 18 both are equal, in 19 values are near
-1e-7, in 20 near 1,000. With two or more common seeds the runs are paired and the others left out; with fewer both rows
-are compared as independent samples.
+Each case is a pair of rows, drawn at random with a fixed seed. In cases 1 to 9 both rows have the same seeds, in
+10 to 12 some in common, in 13 and 14 one, in 15 and 16 none. In case 17 the reference is zero, in 18 both rows are
+equal, in 19 values are near 1e-7, and in 20 near 1,000. With two or more common seeds the runs are paired and the
+others left out; with fewer both rows are compared as independent samples.
 
-What a row learns (bits per byte) less what the reference learns, with its 95 % interval. *Before*: the percentile
-bootstrap over runs that tables of grids had, over the seeds that both have; for few runs it is far too narrow
+The numbers are what a row learns (bits per byte) minus what the reference learns, with the 95 % interval. *Before*: the
+percentile bootstrap over the seeds that both rows have, as tables of grids had it; for few runs it is far too narrow
 ([how often it holds](intervals.md)).
 
 | Case | Seeds of the row | of the reference | Before, in a grid | Page of runs | Page of the grid |

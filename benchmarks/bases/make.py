@@ -385,12 +385,13 @@ def processor() -> str:
 
 
 PAGE = HERE.parents[1] / "docs" / "results" / "english-bases.md"
-INTRODUCTION = """# The base models for English
+INTRODUCTION = """# Encoder, decoder and encoder-decoder for English
 
-Small models of different kinds, each pre-trained on all of D0 once (`english-decoder-small` is the first layer of
-`english-decoder` and has read a part of D0 again): 34,570 documents of the English Wikipedia and of
-books, 115 MB, in the order of their hashes. `benchmarks/bases/README.md` says how they are made, and what an
-encoder-decoder lost that never learnt to read its prompt; this page is what `make.py page` wrote of the shipped ones.
+Small models of different kinds, each pre-trained once on all of D0: 34,570 documents of the English Wikipedia and of
+books, 115 MB, in the order of their hashes. `english-decoder-small` is the first layer of `english-decoder`, trained
+on a part of D0 again. `benchmarks/bases/README.md` says how they are made, and what an encoder-decoder lost that never
+learnt to read its prompt. `make.py page` writes this page from what each training recorded. [The small
+encoder](english-base.md) that saw a third of this text is older and has a page of its own.
 """
 
 

@@ -177,7 +177,7 @@ def test_a_finding_needs_both_conventions(findings: ModuleType) -> None:
 def test_the_page_says_what_was_found_and_what_was_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     page = script("page", monkeypatch)
     cells = [cell(base, seed, left) for base, left in (("cnn-max", 0.75), ("lstm", 0.6)) for seed in (1, 2, 3)]
-    said = page.page(cells, TASKS)
+    said = "\n".join(page.stream(cells, TASKS, "Rules."))
     line = next(line for line in said.splitlines() if line.startswith("| A CNN forgets less than an LSTM"))
     assert "−0.25" in line.replace("-", "−")
     assert line.endswith("| **holds here** |")
@@ -185,7 +185,7 @@ def test_the_page_says_what_was_found_and_what_was_not_learnt(monkeypatch: pytes
     assert "Every cell learnt every task" in said
     assert "6 cells" in said
     cells.append(cell(seed=4, often=[0.79, 0.5, 0.5]))
-    assert "lstm, tuned, hard-last, seed 4: a." in page.page(cells, TASKS)
+    assert "lstm, tuned, hard-last, seed 4: a." in "\n".join(page.stream(cells, TASKS, "Rules."))
 
 
 def test_the_page_is_that_of_the_committed_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,9 @@ def page(
     """
     titles = _titles(judged, cells, suite)
     orders = frozenset(cell.grid.order for cell in cells)
+    bases = "".join(f" (base model {escape_markdown(model.split()[0])})" for model in _models(cells))
     parts = [
-        f"# {escape_markdown(title)}",
+        f"# {escape_markdown(title)}{bases}",
         outcome(judged, cells, these),
         introduction.strip(),
         _measured(cells),
@@ -104,14 +105,18 @@ def page(
 
 def outcome(judged: Sequence[Judged], cells: Sequence[Run], these: Sequence[Judged] = ()) -> str:
     """Say how many claims got each verdict, and from what; `these` adds the second verdict."""
-    models = [value for cell in cells[:1] for key, value in described(cell.grid.settings) if key == "model"]
     sentences = [f"**{count(len(judged), 'claim')}**, tested with {count(len(cells), 'run')}."]
-    sentences += [f"Base model, unless a row names another: {escape_markdown(model)}." for model in models]
+    sentences += [f"Base model, unless a row names another: {escape_markdown(model)}." for model in _models(cells)]
     for heading, each in zip(_headings(these), (judged, these), strict=False):
         counts = Counter(one.verdict for one in each)
         numbers = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
         sentences.append(f"{heading} – {numbers}.")
     return " ".join(sentences)
+
+
+def _models(cells: Sequence[Run]) -> list[str]:
+    """Return the base model of most rows, as its name and digest; empty where cells do not name one."""
+    return [value for cell in cells[:1] for key, value in described(cell.grid.settings) if key == "model"]
 
 
 def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
