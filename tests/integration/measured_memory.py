@@ -15,10 +15,12 @@ from everlearn import files
 from everlearn.config.recipe import Recipe, load
 from everlearn.importance import gradient_moments
 from everlearn.learner import ContinualLearner
+from everlearn.methods.distillation.teacher import WithTeacher
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.methods.penalties.si import SI
+from everlearn.methods.tricks.recadam import RecAdam
 from everlearn.model.sharding import Blueprint, local
 from everlearn.run.trainer import StageTrainer
 
@@ -48,6 +50,10 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
                 if isinstance(method, SI):
                     held += [*method._path.values(), *method._start.values(), *tree_leaves(method._step)]
                 found[f"method {method.label}"] = held_by(held)
+            if isinstance(method, RecAdam):
+                found[f"method {method.label}"] = held_by(method._placed.values())
+            if isinstance(method, WithTeacher):
+                found[f"method {method.label}"] = held_by([*method.teacher.parameters(), *method.teacher.buffers()])
         before_update(self)
 
     def finish(self: Protection, blueprint: Blueprint | None = None) -> None:

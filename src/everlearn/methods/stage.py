@@ -126,6 +126,8 @@ class Stage:
         rounded: number of the checkpoint to which a domain's adapter is added when it is trained on a quantised copy of
             it; None for others. The method with the adapter sets it.
         sharded: whether FSDP2 divides the model over the processes while it is trained.
+        complete: the complete model, in the host's memory, while :attr:`model` is divided before the training; None
+            otherwise. The engine sets it.
         host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
             if the trainer does not provide it.
     """
@@ -154,6 +156,7 @@ class Stage:
     moved: frozenset[str] | None = None
     rounded: int | None = None
     sharded: bool = False
+    complete: nn.Module | None = None
     host: Batch | None = None
     start: Mapping[str, Tensor] = field(default_factory=dict)
     _acting: str = "Reading"
@@ -184,9 +187,10 @@ class Stage:
     def answering(self) -> nn.Module:
         """Return the model as it would be evaluated before the domain is learnt; it must not be changed.
 
-        It is the plain model, or a copy with the experts, adapters or prompts that methods of the list store.
+        It is the plain, complete model, or a copy with the experts, adapters or prompts that methods of the list store.
         """
-        return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
+        model = self.model if self.complete is None else self.complete
+        return model if self.as_tested is None else self.as_tested(copy.deepcopy(model))
 
     @contextlib.contextmanager
     def as_plain(self) -> Iterator[None]:

@@ -153,12 +153,17 @@ def shared_parameters(model: nn.Module) -> list[str]:
     return [names[weight] for weight, modules in holders.items() if len(modules) > 1 and not modules <= pair]
 
 
+def layers_of(model: Any) -> list[nn.Module]:
+    """Return the layers: the outermost modules of the classes that transformers never splits."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    inside = {id(part) for module in layers for part in module.modules() if part is not module}
+    return [module for module in layers if id(module) not in inside]
+
+
 def gathered_together(model: Any) -> list[nn.Module]:
     """Return the modules whose weights FSDP2 gathers and frees one after the other: layers, and the embedding."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    modules = [module for module in model.modules() if type(module).__name__ in names]
-    inside = {id(part) for module in modules for part in module.modules() if part is not module}
-    modules = [module for module in modules if id(module) not in inside]
+    modules = layers_of(model)
     getters = (getattr(model, name, lambda: None) for name in ("get_input_embeddings", "get_output_embeddings"))
     embedding, head = (getter() for getter in getters)
     if embedding is not None and getattr(head, "weight", None) is not embedding.weight:
@@ -207,6 +212,18 @@ class Blueprint:
             return distribute_tensor(weight, mesh, blank.placements)
 
         return _with_weights(plain, model, shard)
+
+
+def divide_layers(model: nn.Module, trained: nn.Module) -> None:
+    """Divide the layers of a frozen model over the processes, as FSDP2 has divided a trained one; all must call it.
+
+    A layer is gathered for its pass, and freed after it. All other weights stay complete, on the device of the trained
+    model: the embedding and the head, which may be called without the rest.
+    """
+    weight = next(iter(trained.parameters()))
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=_mesh(weight), reshard_after_forward=True)
+    model.to(weight.device)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax, has_dropout
-from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Variant, View, register
+from everlearn.methods.base import FORWARD, Cost, MethodConfig, Needs, Setting, Variant, View, register
 from everlearn.methods.distillation.cached import CachedAnswers
 from everlearn.methods.distillation.comparisons import (
     DISTANCES,
@@ -88,7 +88,7 @@ VARIANTS = (
 
 
 @register
-class KD(WithTeacher, Method):
+class KD(WithTeacher):
     """Knowledge distillation (arXiv 1503.02531) from the model after the previous domain, or from the base model.
 
     L = L_t + w · D(student, teacher), where `compare` sets what is compared and `distance` how:
@@ -107,9 +107,9 @@ class KD(WithTeacher, Method):
     its released code, the KL is that of the student from the teacher.
 
     The teacher is a frozen copy made when a domain begins; in the first domain it is the base model. It is not part of
-    the trained model, of its checkpoints or of the memory: a resumed domain begins with the same weights. Under DDP and
-    FSDP2 every process holds a complete one. With `top_k` there is none: its predictions are stored in a file
-    (:class:`~everlearn.methods.distillation.cached.CachedAnswers`).
+    the trained model, of its checkpoints or of the memory: a resumed domain begins with the same weights. Under DDP
+    every process holds a complete one, under FSDP2 a part of its layers. With `top_k` there is none: its predictions
+    are stored in a file (:class:`~everlearn.methods.distillation.cached.CachedAnswers`).
     """
 
     name = "kd"
@@ -192,6 +192,7 @@ class KD(WithTeacher, Method):
         self._alone = 0
         stores = self.config.weight > 0 and self.config.top_k is not None
         self.needs = replace(type(self).needs, importance_pass=stores)
+        self.reads_shards = not stores  # the stored predictions are those of a complete model
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -212,11 +213,16 @@ class KD(WithTeacher, Method):
             return Cost()
         if config.top_k is not None:
             return Cost(passes_per_row=FORWARD)
-        held = cost_of_teacher(model)
+        teacher, queue = cost_of_teacher(model), 0
         if config.compare == "queue":
-            held += 8 * config.queue * config_of(model).get_text_config().hidden_size
+            queue = 8 * config.queue * config_of(model).get_text_config().hidden_size
         unmasked = kind_of(model) == "encoder" and config.compare != "logits"
-        return Cost(memory_bytes=held, passes_per_step=FORWARD + unmasked + (config.simcse > 0))
+        return replace(
+            teacher,
+            memory_bytes=teacher.memory_bytes + queue,
+            whole_bytes=teacher.undivided_bytes + queue,
+            passes_per_step=teacher.passes_per_step + unmasked + (config.simcse > 0),
+        )
 
     def begin_domain(self, stage: Stage) -> None:
         """Create the teacher: a copy of the model at the beginning of the domain, or its stored predictions."""
@@ -308,7 +314,8 @@ class KD(WithTeacher, Method):
                 "only one, so nothing was distilled: raise `train.per_device_train_batch_size`, or set `compare: "
                 "queue`."
             )
-        self._teacher, self._cached, self._alone = None, None, 0
+        super().end_domain(stage)
+        self._cached, self._alone = None, 0
         self._queue = TextQueue(self.config.queue)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Stage, View, register
+from everlearn.methods.base import Batch, Cost, MethodConfig, Needs, Stage, View, register
 from everlearn.methods.distillation.comparisons import cross_entropy
 from everlearn.methods.distillation.teacher import WithTeacher, answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.anchor import Anchored
@@ -17,7 +17,7 @@ from everlearn.ranges import Around, ranges
 
 
 @register
-class LwF(WithTeacher, Method):
+class LwF(WithTeacher):
     """Learning without forgetting (arXiv 1606.09282, eq. 2 and 3): L = L_new + λₒ · H(p′_old, p′_new).
 
     H = −Σ_words p′_old log p′_new, p′ = softmax(logits / T): the predictions of the old model on the *new* text, at the
@@ -53,7 +53,7 @@ class LwF(WithTeacher, Method):
         self.needs = replace(type(self).needs, base_model=active and self.config.anchor == "base")
 
     def cost(self, model: nn.Module) -> Cost:
-        return Cost(memory_bytes=cost_of_teacher(model), passes_per_step=FORWARD) if self.config.weight else Cost()
+        return cost_of_teacher(model) if self.config.weight else Cost()
 
     def begin_domain(self, stage: Stage) -> None:
         if self.config.weight:
@@ -69,6 +69,3 @@ class LwF(WithTeacher, Method):
         """Return λₒ · H."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
         return {} if losses is None else {"answers": self.config.weight * row_means(losses, batch["labels"])}
-
-    def end_domain(self, stage: Stage) -> None:
-        self._teacher = None

@@ -115,7 +115,7 @@ class SDFT(Method):
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost: a copy of the model, its pass, and writing and learning the student's own answers."""
-        return Cost(memory_bytes=cost_of_teacher(model), passes_per_step=1 + 2 * FORWARD)
+        return Cost(memory_bytes=cost_of_teacher(model).memory_bytes, passes_per_step=1 + 2 * FORWARD)
 
     @property
     def teacher_weights(self) -> dict[str, Tensor]:

@@ -13,17 +13,22 @@ from accelerate.utils import get_mixed_precision_context_manager
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.methods.base import FORWARD, Batch, Cost, Method, Stage
 from everlearn.methods.distillation.comparisons import Distance
 from everlearn.methods.engine.anchor import Anchor
-from everlearn.methods.stage import Batch, Stage
 from everlearn.model.objectives import IGNORE, View
+from everlearn.model.sharding import divide_layers, is_divided, layers_of
 from everlearn.model.vocabulary_head import LogitLoss, logits_of
 
 
-class WithTeacher:
-    """A method with a frozen model, which exists while a domain is learnt."""
+class WithTeacher(Method):
+    """A method with a frozen model, which exists while a domain is learnt.
 
-    label: str
+    Under FSDP2 its layers are divided over the processes while the model is.
+    """
+
+    reads_shards = True
+
     _teacher: nn.Module | None = None
 
     @property
@@ -37,19 +42,40 @@ class WithTeacher:
             raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
         return self._teacher
 
+    def begin_training(self, stage: Stage) -> None:
+        """Divide the layers of the teacher, where FSDP2 has divided the model."""
+        if self._teacher is not None and is_divided(stage.model):
+            divide_layers(self._teacher, stage.model)
+
+    def end_domain(self, stage: Stage) -> None:
+        self._teacher = None
+
 
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
-    """Return a frozen copy, in evaluation mode, of the model that the domain starts from, or the pre-trained model."""
+    """Return a frozen copy, in evaluation mode, of the model that the domain starts from, or the pre-trained model.
+
+    Under FSDP2 it may be in the host's memory until the training begins.
+    """
     if anchor == "last":
         answering = stage.answering
-        own = copy.deepcopy(answering) if answering is stage.model else answering
+        own = copy.deepcopy(answering) if stage.as_tested is None else answering
         return own.requires_grad_(False).eval()
-    return stage.checkpoints[0].to(next(stage.model.parameters()).device).requires_grad_(False)
+    base = stage.checkpoints[0]
+    return (base if stage.sharded else base.to(next(stage.model.parameters()).device)).requires_grad_(False)
 
 
-def cost_of_teacher(model: nn.Module) -> int:
-    """Return the bytes of a copy of a model."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in [*model.parameters(), *model.buffers()])
+def cost_of_teacher(model: nn.Module) -> Cost:
+    """Return the cost of a teacher: a copy of the model and its pass.
+
+    What is not divided under FSDP2 is what lies outside of layers, and one gathered layer.
+    """
+    layers = [_bytes_of(layer) for layer in layers_of(model)]
+    total = _bytes_of(model)
+    return Cost(memory_bytes=total, whole_bytes=total - sum(layers) + max(layers, default=0), passes_per_step=FORWARD)
+
+
+def _bytes_of(module: nn.Module) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in [*module.parameters(), *module.buffers()])
 
 
 def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: float, of: Distance) -> View:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from everlearn.methods.base import MethodConfig
 from everlearn.methods.stage import Stage
+from everlearn.model.sharding import divided_like
 
 Anchor = Literal["last", "base"]
 
@@ -21,16 +22,17 @@ class Anchored(MethodConfig):
 
 
 def anchor_weights(stage: Stage, anchor: Anchor) -> dict[str, Tensor]:
-    """Return copies of the anchor's weights for all trained parameters, by name, on the device of the model.
+    """Return copies of the anchor's weights for all trained parameters, by name, laid out like them.
 
     Call it in ``begin_domain``, where the model has the starting weights of the domain, resumed or not. A parameter
-    that the anchor lacks, or has in another shape, is left out.
+    that the anchor lacks, or has in another shape, is left out. In training a parameter may be divided over the
+    processes where it was complete before, so read the copies by :func:`~everlearn.model.sharding.shard_like`.
     """
     trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
     model: nn.Module = stage.model if anchor == "last" else stage.checkpoints[0]
     weights = {name: p.detach() for name, p in model.named_parameters()}
     return {
-        name: weights[name].to(device=p.device, dtype=p.dtype, copy=True)
+        name: divided_like(weights[name].to(device=p.device, dtype=p.dtype, copy=True), p)
         for name, p in trained.items()
         if name in weights and weights[name].shape == p.shape
     }

@@ -312,10 +312,11 @@ class Protection:
             yield
             return
         with divided(complete) as stage.model:
+            stage.complete = complete
             try:
                 yield
             finally:
-                stage.model = complete
+                stage.model, stage.complete = complete, None
 
     def _as_tested(self, model: nn.Module) -> nn.Module:
         """Attach to a copy of the plain model what a test of the new domain would attach now."""

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.bottleneck import feed_forward_outputs
-from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, View, register
+from everlearn.methods.base import Cost, MethodConfig, Needs, Setting, View, register
 from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.distillation.comparisons import forward_kl
-from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
+from everlearn.methods.distillation.teacher import WithTeacher, answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.attachment import detach, fill, learnt_by
 from everlearn.methods.growth.experts import GrowingExperts, feed_forward_networks
 from everlearn.methods.stage import Batch, Reading, Stage
@@ -23,7 +23,7 @@ from everlearn.model.objectives import Outputs, row_means
 
 
 @register
-class LifelongMoE(Method):
+class LifelongMoE(WithTeacher):
     """A mixture of experts that grows with the stream (Lifelong-MoE, arXiv 2305.12281, section 3).
 
     y = Σ_{e ∈ top-k} g_e E_e(x) in place of each feed-forward network, with g the renormalised softmax of W_r x. Each
@@ -48,6 +48,7 @@ class LifelongMoE(Method):
     paper = "https://arxiv.org/abs/2305.12281"
     kinds = ("isolation", "data-focused")
     needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
+    reads_shards = False
 
     class Config(MethodConfig):
         experts: int = Field(1, ge=1)
@@ -65,7 +66,6 @@ class LifelongMoE(Method):
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.freezes = self.config.freeze_shared
-        self._teacher: nn.Module | None = None
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -86,13 +86,14 @@ class LifelongMoE(Method):
         linears = [path for path, one in anatomy(model).linears.items() if one.component.startswith("feed_forward")]
         one = sum(parameter.numel() for path in linears for parameter in model.get_submodule(path).parameters())
         added = self.config.experts * (one + sum(site.units for site in feed_forward_outputs(model)))
-        teacher = cost_of_teacher(model) + 4 * added if self.config.weight else 0
+        teacher = cost_of_teacher(model) if self.config.weight else Cost()
         total = sum(parameter.numel() for parameter in model.parameters())
         return Cost(
-            memory_bytes=teacher + 4 * added,
+            memory_bytes=teacher.memory_bytes + 4 * added * (1 + bool(self.config.weight)),
+            whole_bytes=teacher.undivided_bytes + 4 * added,
             disk_bytes_per_domain=4 * added,
             parameters=added,
-            passes_per_step=round(FORWARD * bool(self.config.weight) + (self.config.top_k - 1) * one / total, 3),
+            passes_per_step=round(teacher.passes_per_step + (self.config.top_k - 1) * one / total, 3),
         )
 
     # -- a domain ----------------------------------------------------------------------------------------------
@@ -107,17 +108,14 @@ class LifelongMoE(Method):
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """Return the rows of the batch with a loss against the predictions of the previous model."""
-        if self._teacher is None:
+        if not self.config.weight:
             return []
-        return [answers_beside(stage, self._teacher, batch, 1.0, forward_kl)]
+        return [answers_beside(stage, self.teacher, batch, 1.0, forward_kl)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return λ KL."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
         return {} if losses is None else {"outputs": self.config.weight * row_means(losses, batch["labels"])}
-
-    def end_domain(self, stage: Stage) -> None:
-        self._teacher = None
 
     def detach(self, stage: Stage) -> None:
         self._learnt[stage.domain] = learnt_by(dict(detach(stage.model, self.name).named_parameters()))

@@ -7,18 +7,18 @@ from typing import Any
 
 from torch import nn
 
-from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.base import Batch, Cost, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.distillation.teacher import WithTeacher, cost_of_teacher, teacher_of
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.state import Nested
 
 
-class PenaltyAndTeacher(WithTeacher, Method):
+class PenaltyAndTeacher(WithTeacher):
     """Base class of methods that constrain weights (by a penalty) and outputs (by a teacher) at once.
 
     The pre-trained model is protected from the first domain on. The teacher is a copy made when a domain begins; it is
-    not part of the trained model, of its checkpoints or of the memory. Under DDP and FSDP2 every process holds a
-    complete one.
+    not part of the trained model, of its checkpoints or of the memory. Under DDP every process holds a complete one,
+    under FSDP2 a part of its layers.
     """
 
     kinds = ("prior-focused", "data-focused")
@@ -55,10 +55,10 @@ class PenaltyAndTeacher(WithTeacher, Method):
         teacher = cost_of_teacher(model)
         return replace(
             beside,
-            memory_bytes=beside.memory_bytes + teacher,
-            whole_bytes=beside.undivided_bytes + teacher,
-            measuring_bytes=max(0, beside.measuring_bytes - teacher),
-            passes_per_step=FORWARD,
+            memory_bytes=beside.memory_bytes + teacher.memory_bytes,
+            whole_bytes=beside.undivided_bytes + teacher.undivided_bytes,
+            measuring_bytes=max(0, beside.measuring_bytes - teacher.memory_bytes),
+            passes_per_step=teacher.passes_per_step,
         )
 
     def begin_domain(self, stage: Stage) -> None:
@@ -67,11 +67,12 @@ class PenaltyAndTeacher(WithTeacher, Method):
             self._teacher = teacher_of(stage)
 
     def begin_training(self, stage: Stage) -> None:
+        super().begin_training(stage)
         self.weights.begin_training(stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         return self.weights.before_forward(stage, batch)
 
     def end_domain(self, stage: Stage) -> None:
-        self._teacher = None
+        super().end_domain(stage)
         self.weights.end_domain(stage)

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Transform, Variant, register
 from everlearn.methods.engine.anchor import Anchored, anchor_weights
 from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.model.sharding import divided_like, full_tensor
 from everlearn.model.training_mode import without_dropout
 from everlearn.ranges import Between, ranges
 
@@ -32,6 +33,7 @@ class Mixout(Method):
     summary = "randomly replaces weights by the old ones"
     paper = "https://arxiv.org/abs/1909.11299"
     needs = Needs(peft=False)
+    reads_shards = True
     identity: ClassVar[dict[str, Any] | None] = {"probability": 0}
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
@@ -75,9 +77,9 @@ class Mixout(Method):
         refuse_frozen_model(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: u, and the mixed weights of a pass."""
+        """Return the cost: u, of which FSDP2 leaves a shard, and the mixed weights of a pass."""
         mixed = sum(weight.numel() * weight.element_size() for _, weight, _ in linear_weights(model))
-        return Cost(memory_bytes=2 * mixed if self.config.probability else 0)
+        return Cost(memory_bytes=2 * mixed, whole_bytes=mixed) if self.config.probability else Cost()
 
     def begin_domain(self, stage: Stage) -> None:
         """Store u; a resumed domain begins with the same weights."""
@@ -87,7 +89,9 @@ class Mixout(Method):
             self._anchors = {name: value for name, value in weights.items() if name in mixed}
 
     def begin_training(self, stage: Stage) -> None:
-        """Disable dropout, which Mixout replaces."""
+        """Divide u as the parameters are divided now, and disable dropout, which Mixout replaces."""
+        parameters = dict(stage.model.named_parameters())
+        self._anchors = {name: divided_like(value, parameters[name]) for name, value in self._anchors.items()}
         if self.config.probability and not self.config.dropout:
             self._restore_dropout = without_dropout(stage.model)
 
@@ -113,7 +117,8 @@ class Mixout(Method):
             if self.config.gradient == "unscaled" and weight.requires_grad:
                 read = weight.view_as(weight)
                 read.register_hook(lambda gradient: gradient * keep)
-            return anchor + (read - anchor) * (kept / keep)
+            start = full_tensor(anchor)  # like the weight, which FSDP2 has gathered for this pass
+            return start + (read - start) * (kept / keep)
 
         return mix
 

@@ -40,6 +40,7 @@ class RecAdam(Method):
     summary = "an optimizer that pulls weights back to where they began"
     paper = "https://arxiv.org/abs/2004.12651"
     needs = Needs(peft=False)
+    reads_shards = True
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
@@ -94,7 +95,7 @@ class RecAdam(Method):
 
     def cost(self, model: nn.Module) -> Cost:
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        return Cost(memory_bytes=trained if self._active else 0)
+        return Cost(memory_bytes=trained if self._active else 0, whole_bytes=0)
 
     def begin_domain(self, stage: Stage) -> None:
         """Store θ*; a resumed domain begins with the same weights."""
