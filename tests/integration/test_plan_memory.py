@@ -287,7 +287,9 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
     for name, of in cases.items():
         (tmp_path / f"{name}.yaml").write_text(of.to_yaml(), encoding="utf-8")
     in_two_processes(measure_all, tmp_path)
-    layer = sum(4 * weight.numel() for weight in tiny.model("llama").model.layers[0].parameters())
+    model = tiny.model("llama")
+    layer, *others = (sum(4 * weight.numel() for weight in each.parameters()) for each in model.model.layers)
+    outside = sum(4 * weight.numel() for weight in model.parameters()) - layer - sum(others)
     for name, of in cases.items():
         expected = planned(of, devices=2)
         ranks = [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
@@ -295,10 +297,12 @@ def test_two_processes_hold_what_is_planned_for_two_devices(tmp_path: Path) -> N
             assert expected[part] == max(rank[part] for rank in ranks), (name, part)
         for part in (part for part in expected if part.startswith("method")):
             held = max(rank[part] for rank in ranks)
-            # A teacher also needs room for the layer that is gathered for its pass.
-            assert held < expected[part] < held + layer if name == "fsdp kd" else held == expected[part], (name, part)
+            # A teacher also needs room for a gathered layer; what is not divided is counted in the shards, too.
+            more = layer + outside // 2 if name == "fsdp kd" else 0
+            assert held == pytest.approx(expected[part] - more, abs=64), (name, part)
         assert all(rank.get("largest tensor gathered in steps", 0) <= 1 for rank in ranks), "numbers such as a norm"
-        if "fsdp" in name:  # importance and anchor; gradients are padded to equal shards
+        # Importance and anchor of penalties; gradients are padded to equal shards.
+        if "fsdp" in name and not name.endswith(("recadam", "kd")):
             assert max(rank["kept between domains"] for rank in ranks) <= 1.1 * 2 * expected["weights"]
         if name == "fsdp":
             between = make_plan(of, measure=False, devices=2).measuring
