@@ -193,10 +193,10 @@ BENCHMARKS = [
     ),
     System(
         "Orders 2 and 3",
-        "everlearn bench standard-cl --methods ft,ft+migu --orders 2,3",
+        "everlearn bench standard-cl --methods ft,ft+migu,lora,lora+migu --orders 2,3",
         "tests/unit/test_continual_tasks.py",
         ["standard-cl-decoder.md"],
-        "full fine-tuning alone, one seed; LoRA, IncLoRA, O-LoRA and LoRAReplay were not run in these orders",
+        "one seed; full fine-tuning, LoRA, IncLoRA, O-LoRA and LoRAReplay, each with and without MIGU",
     ),
     System(
         "Long sequence, orders 4 to 6",
