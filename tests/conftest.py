@@ -29,7 +29,7 @@ import tiny
 from cli_project import Project
 from everlearn.tasks import samples
 from long_files_first import pytest_collection_modifyitems
-from quick_loading import with_copies, with_peaks, without_first_weights, without_stack_traces
+from quick_loading import with_copies, with_peaks, without_first_weights, without_searches, without_stack_traces
 
 __all__ = ["pytest_collection_modifyitems"]
 
@@ -81,6 +81,7 @@ def quickly_loaded_models() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         without_first_weights(patch.setattr)
         without_stack_traces(patch.setattr)
+        without_searches(patch.setattr)
         with_copies(patch.setattr)
         with_peaks(patch.setattr)
         yield

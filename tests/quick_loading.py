@@ -8,6 +8,7 @@ its checks, its stages and its scores: a copy takes a sixth of the time.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import os
 import pickle
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from accelerate.utils import imports
 from torch import Tensor
 from torch.nn import init
 
@@ -44,6 +46,11 @@ def without_stack_traces(set_: Callable[[Any, str, Any], None] = setattr) -> Non
     if not torch.accelerator.is_available():
         for device in (torch.cuda, torch.mtia, torch.xpu):
             set_(device, "manual_seed_all", lambda seed: None)
+
+
+def without_searches(set_: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Let accelerate search all paths for an optional package once, and not before every backward pass."""
+    set_(imports, "_is_package_available", functools.cache(imports._is_package_available))
 
 
 KEPT = 8

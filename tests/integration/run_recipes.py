@@ -23,7 +23,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run import trainer
 from methods_of_other_kinds import registered
-from quick_loading import with_copies, without_first_weights, without_stack_traces
+from quick_loading import with_copies, without_first_weights, without_searches, without_stack_traces
 
 STOP_AT = (2, 2)
 """Stage and step; the last checkpoint is at step 1."""
@@ -49,6 +49,7 @@ def main(paths: list[str]) -> None:
     memory.gc = SimpleNamespace(collect=lambda: 0)  # type: ignore[assignment]
     without_first_weights()
     without_stack_traces()
+    without_searches()
     with_copies()
     stop = {"resumed": kill, "signalled": signal_one}
     for path in paths:
