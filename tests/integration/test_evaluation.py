@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from small_runs import assert_same, corpus, elsewhere, labelled, recipe, save_model, tensors
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny
@@ -142,13 +143,30 @@ def test_base_scores_are_shared_by_what_decides_them_alone(tmp_path: Path) -> No
     assert place_of() == place_of()
 
 
+EWC = {"name": "ewc", "samples": 4}
+
+
+def one_more(run: Path, data: Path) -> Results:
+    """Learn a fourth domain after a run."""
+    domain = Domain(name="fourth", path=str(corpus(data, "fourth")), validation=0.15)
+    return ContinualLearner.open(run).learn(domain)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Results, dict[str, Tensor]]:
+    """Of a run that keeps every stage: its results before and after a fourth domain, and all tensors."""
+    folder = tmp_path_factory.mktemp("complete")
+    full = made(folder, method=EWC)
+    return ContinualLearner(full).run(), one_more(full.folder(), folder / "data"), tensors(full.folder())
+
+
 @pytest.mark.parametrize(("keep", "kept"), [("last", [3]), (2, [2, 3]), ("all", [1, 2, 3])])
-def test_stages_that_are_not_kept_lose_their_weights_alone(keep: Any, kept: list[int], tmp_path: Path) -> None:
+def test_stages_that_are_not_kept_lose_their_weights_alone(
+    keep: Any, kept: list[int], tmp_path: Path, complete: tuple[Results, Results, dict[str, Tensor]]
+) -> None:
+    whole, thick, theirs = complete
     run = {"name": "run", "folder": str(tmp_path / "run"), "keep_stages": keep}
-    wanted = made(tmp_path, method={"name": "ewc", "samples": 4}, run=run)
-    results = ContinualLearner(wanted).run()
-    full = elsewhere(made(tmp_path, method={"name": "ewc", "samples": 4}), tmp_path / "full")
-    whole = ContinualLearner(full).run()
+    results = ContinualLearner(made(tmp_path, method=EWC, run=run)).run()
     assert results.matrices == whole.matrices
     assert results.summary == whole.summary
     folder = RunFolder(tmp_path / "run")
@@ -160,12 +178,11 @@ def test_stages_that_are_not_kept_lose_their_weights_alone(keep: Any, kept: list
     folder.results_file.unlink()
     assert ContinualLearner.open(folder.path).resume().matrices == whole.matrices
 
-    more = Domain(name="fourth", path=str(corpus(tmp_path / "data", "fourth")), validation=0.15)
-    after = [ContinualLearner.open(place).learn(more) for place in (folder.path, full.folder())]
-    thin, thick = (each.matrices["loss"].estimates() for each in after)
-    assert all(thick[place] == score for place, score in thin.items())
-    assert after[0].summary["loss"].forgotten == after[1].summary["loss"].forgotten
-    mine, theirs = tensors(folder.path), tensors(full.folder())
+    thin = one_more(folder.path, tmp_path / "data")
+    scores = thick.matrices["loss"].estimates()
+    assert all(scores[place] == score for place, score in thin.matrices["loss"].estimates().items())
+    assert thin.summary["loss"].forgotten == thick.summary["loss"].forgotten
+    mine = tensors(folder.path)
     last = [name for name in mine if name.startswith("stage-04")]
     assert last
     assert all(mine[name].equal(theirs[name]) for name in last)

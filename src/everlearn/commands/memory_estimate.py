@@ -7,6 +7,7 @@ Weights, gradients, optimizer state and the tensors of methods are counted from 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -306,15 +307,17 @@ def optimizer_bytes(args: TrainingArguments, shapes: Sequence[torch.Size]) -> tu
 
 
 def _of_a_step(args: TrainingArguments, shapes: Sequence[torch.Size]) -> int:
+    """Return the bytes of the state of parameters after a step with one of each shape, which a large model repeats."""
     cls, options = Trainer.get_optimizer_cls_and_kwargs(args)
+    times = Counter(shapes)
     with FakeTensorMode():
-        parameters = [nn.Parameter(torch.empty(shape, device="cpu")) for shape in shapes]
+        parameters = [nn.Parameter(torch.empty(shape, device="cpu")) for shape in times]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
         optimizer: torch.optim.Optimizer = cls(parameters, **options)
         optimizer.step()
-        state: Any = list(optimizer.state.values())
-        return sum(value.nbytes for value in tree_leaves(state) if isinstance(value, torch.Tensor))
+        states: Any = [(times[parameter.shape], tree_leaves(state)) for parameter, state in optimizer.state.items()]
+        return sum(n * each.nbytes for n, state in states for each in state if isinstance(each, torch.Tensor))
 
 
 def _of_eight_bits(shape: torch.Size) -> int:
