@@ -34,6 +34,7 @@ ORDERS = {0: "given", 1: "second", 23: "reverse"}
 """Number of an order of domains → what it is: 23 reverses four domains, 1 is the suite's second order of six."""
 NUMBERS = ("learnt", "forgotten", "drift", "gained")
 HEADER = ("Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
+TITLES = {"sequential": "plain training", "mas": "recommended (MAS)"}
 RECOMMENDED = "recommended (MAS) at 3.0e-04"
 UNTRAINED, ALONE = "none", "separate"
 """The rows without any domain, and of one model per domain."""
@@ -101,12 +102,17 @@ class GridCell:
     tasks: dict[str, float]
     """End task → share of right answers at the end; empty without end tasks."""
 
+    @property
+    def is_at_another_rate(self) -> bool:
+        """Return whether it is the recommended method at another rate than the one that was fixed at the start."""
+        return self.row.startswith(TITLES["mas"]) and self.row != RECOMMENDED
+
     @classmethod
     def of(cls, cell: dict[str, Any]) -> GridCell:
         """Read a cell."""
         grid = cell["grid"]
         method, rate = cell["methods"][0]["name"], rate_of(grid)
-        row = {"sequential": f"plain training at {rate:.1e}", "mas": RECOMMENDED}.get(method, grid["title"])
+        row = f"{TITLES[method]} at {rate:.1e}" if method in TITLES else grid["title"]
         learnt, gained = (
             {n: cell["summary"][METRIC][of][n]["value"] for n in cell["domains"]} for of in ("learnt", "gained")
         )
@@ -257,7 +263,14 @@ def fresh_tables(cells: Sequence[dict[str, Any]]) -> list[Table]:
             "Better than the base at the end, by domain", ("Row", *domains), by_domain, f"{note} Base model: {base}."
         ),
         *([Alone.of(rows, alone).table()] if alone else []),
+        *([rates_table(rates)] if (rates := at_all_rates(cells)) else []),
     ]
+
+
+def rates_table(rates: Rows) -> Table:
+    """Return the table of the recommended method and of plain training, each by its learning rate."""
+    each, note = _each_row(rates)
+    return Table("The recommended method at other learning rates", ("Row", *HEADER), each, note)
 
 
 def _each_row(rows: Rows) -> tuple[Any, str]:
@@ -416,6 +429,14 @@ def summary(lines: list[dict[str, Any]], streams: Mapping[str, Sequence[dict[str
             }
             for stream, cells in streams.items()
         },
+        "rates": {
+            stream: {
+                row: {name: fmean(cell.numbers[name] for cell in own.values()) for name in NUMBERS}
+                for row, own in rows.items()
+            }
+            for stream, cells in streams.items()
+            if (rows := at_all_rates(cells))
+        },
         "alone": {
             stream: asdict(Alone.of(rows_of(streamed(cells)), alone_of(cells)))
             for stream, cells in streams.items()
@@ -433,9 +454,27 @@ def alone_of(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["grid"]["row"].startswith(ALONE)]
 
 
-def streamed(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def in_stream(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the cells of models that learnt one domain after another."""
     return [cell for cell in cells if not cell["grid"]["row"].startswith((UNTRAINED, ALONE))]
+
+
+def streamed(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of a stream without those at rates that the recommended method did not have from the start."""
+    return [cell for cell in in_stream(cells) if not GridCell.of(cell).is_at_another_rate]
+
+
+def at_all_rates(cells: Iterable[dict[str, Any]]) -> Rows:
+    """Return the rows with the recommended method at all of its rates; empty where it has one alone.
+
+    Only pairs of order and seed that every row has.
+    """
+    cells = in_stream(cells)
+    if len(streamed(cells)) == len(cells):
+        return {}
+    rows = rows_of(cells)
+    by_rate = sorted(rows, key=lambda row: (row.startswith("plain"), next(iter(rows[row].values())).rate))
+    return {row: rows[row] for row in by_rate}
 
 
 def encoder_cells() -> list[dict[str, Any]]:
