@@ -1,4 +1,4 @@
-"""A function in both processes of a group, forked from one that has imported everything."""
+"""A function in both processes of a group, forked from a process that has imported everything once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState
-
-import tiny
 
 PROCESSES = 2
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 """What hides GPUs from several processes: they talk by gloo, and one GPU serves one of them."""
 IMPORTED = ["imported_first", "everlearn.learner", "tiny"]
-START = "fork" if tiny.USE_CPU else "forkserver"
-"""They are forked from the process of the tests, but not from one that has begun to use an accelerator."""
 
 
 def in_two_processes(work: Callable[[int, Path], None], folder: Path) -> None:
@@ -33,15 +28,13 @@ def in_two_processes(work: Callable[[int, Path], None], folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in HIDDEN.items():
             patch.setenv(name, value)  # the server that both are forked from keeps it
-        torch.multiprocessing.start_processes(_process, (work, folder), nprocs=PROCESSES, start_method=START)
+        torch.multiprocessing.start_processes(_process, (work, folder), nprocs=PROCESSES, start_method="forkserver")
 
 
 def _process(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
     gc.freeze()
     gc.enable()
     torch.set_num_threads(1)
-    AcceleratorState._reset_state(reset_partial_state=True)  # of the tests before, where there was one process
-    GradientState._reset_state()
     world = str(PROCESSES)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=PROCESSES)
