@@ -112,5 +112,5 @@ def no_such_method(name: str, known: Iterable[str], in_das_paper: Mapping[str, s
     elif near := difflib.get_close_matches(name.lower(), known := sorted(known)):
         hint = did_you_mean(name.lower(), near)
     else:
-        hint = " `everlearn methods` lists all."
+        hint = " `everlearn methods` lists all. One of your own must be imported first (`--import MODULE_OR_FILE`)."
     return MethodError(f"There is no method '{name}'.{hint}")

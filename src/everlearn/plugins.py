@@ -402,8 +402,19 @@ def record() -> dict[str, dict[str, Any]]:
     return {module: each.facts() for module, each in sorted(_BROUGHT.items()) if each.package != OWN or each.named}
 
 
+def imports(recorded: Any) -> list[str]:
+    """Return the modules and files of a :func:`record` that were named by the user, as `--import` takes them."""
+    return [str(facts.get("file") or module) for module, facts in _facts(recorded) if facts.get("named")]
+
+
+def _facts(recorded: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the modules of a record, which may be from a foreign file, with what is known of each."""
+    known = recorded.items() if isinstance(recorded, Mapping) else ()
+    return [(str(module), facts) for module, facts in known if isinstance(facts, Mapping)]
+
+
 def check_record(recorded: Any, run: Path) -> None:
-    """Refuse to continue a run without the plugins that it was started with.
+    """Refuse to continue or repeat a run without the plugins that it was started with.
 
     Args:
         recorded: the result of :func:`record` at the start of the run; anything else is ignored.
@@ -412,9 +423,7 @@ def check_record(recorded: Any, run: Path) -> None:
     Raises:
         PluginError: a plugin is missing; the sentence says how to give it.
     """
-    for module, facts in recorded.items() if isinstance(recorded, Mapping) else ():
-        if not isinstance(facts, Mapping):
-            continue
+    for module, facts in _facts(recorded):
         if file := facts.get("file"):
             if not any(each.file == file or each.sha256 == facts.get("sha256") for each in _BROUGHT.values()):
                 raise PluginError(f"{run} was made with the file {file}: give `--import {file}`.")

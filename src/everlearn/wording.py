@@ -9,9 +9,14 @@ _SIBILANT = re.compile(r"(s|x|z|ch|sh)$")
 _CONSONANT_Y = re.compile(r"[^aeiou]y$")
 
 
+IMPORTS: list[str] = []
+"""Modules and files that the running command was given with `--import`; every command that it prints needs them too."""
+
+
 def command(*words: object) -> str:
     """Return a command of everlearn as a shell reads it: `everlearn resume 'runs/my run'`."""
-    return shlex.join(["everlearn", *map(str, words)])
+    imports = [word for each in IMPORTS for word in ("--import", each)]
+    return shlex.join(["everlearn", *map(str, words), *imports])
 
 
 def plural(noun: str) -> str:

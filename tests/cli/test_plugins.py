@@ -175,9 +175,17 @@ def test_a_file_is_given_on_the_command_line_alone(everlearn: Project) -> None:
         assert "Traceback" not in each.err
     environment = json.loads((folder / "runs/first/environment.json").read_text(encoding="utf-8"))
     assert environment["plugins"]["own"].keys() == {"file", "sha256", "named"}
-    (without,), _ = called(folder, None, ["resume", "runs/first"])
-    assert without.code == 2
-    assert "was made with the file own.py: give `--import own.py`." in without.err
+    printed = "runs/first/recipe.yaml run.name=first-again run.folder=runs/first-again --import own.py"
+    for page in ("report.html", "README.md"):
+        assert f"everlearn run {printed}\n" in (folder / "runs/first" / page).read_text(encoding="utf-8"), page
+    (without, again, whole), _ = called(
+        folder, None, ["resume", "runs/first"], ["validate", *printed.split()[:-2]], ["validate", *printed.split()]
+    )
+    for each in (without, again):
+        assert each.code == 2
+        assert "was made with the file own.py: give `--import own.py`." in each.err + each.out, each
+    assert whole.code == 0
+    assert f"Next: everlearn plan {printed}" in whole.out
 
 
 def test_the_recipe_names_installed_modules(everlearn: Project, tmp_path: Path) -> None:

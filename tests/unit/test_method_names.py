@@ -183,7 +183,8 @@ def test_names_of_the_paper_lead_to_ours(name: str, hint: str) -> None:
 
 
 def test_names_are_refused_when_wrong_or_taken(plain) -> None:
-    with pytest.raises(MethodError, match=r"There is no method 'x'\. `everlearn methods` lists all\.$"):
+    message = r"There is no method 'x'\. `everlearn methods` lists all\. One of your own .* first \(`--import \w+`\)\.$"
+    with pytest.raises(MethodError, match=message):
         build("x")
     with pytest.raises(MethodError, match=r"There is no method 'plain_hafl'\. Did you mean 'plain_half'"):
         build("plain_hafl")

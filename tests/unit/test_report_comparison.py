@@ -67,6 +67,33 @@ def test_a_verdict_says_nothing_of_wall_time(both):
     assert not [sentence for sentence in verdict(both) if "as long" in sentence or "min" in sentence.split()]
 
 
+def test_a_verdict_names_the_compute_of_what_leads_and_of_what_is_clearly_best():
+    def row(name, forgotten, extra, learning):
+        facts = {
+            "suite": "own",
+            "row": name,
+            "title": name,
+            "order": 0,
+            "seed": 0,
+            "settings": {},
+            "extra_tokens": extra,
+        }
+        return results(name, name, forgotten, learning=learning) | {"grid": facts}
+
+    plain = row("Sequential", 0.3, 0, 0.6)
+    tokens = from_results(plain).tokens
+
+    def said(*rows):
+        return [sentence for sentence in verdict(of(plain, *rows)) if "compute" in sentence]
+
+    assert said(row("EWC", 0.1, 4.2 * tokens, 0.6)) == [
+        "EWC took 5.2 times the compute of Sequential, which took the least."
+    ]
+    assert said(row("EWC", 0.1, 0.4 * tokens, 0.6)) == []
+    assert said(row("EWC", 0.1, None, 0.6)) == [], "outside of grids it is unknown"
+    assert said(row("EWC", 0.1, 4.2 * tokens, 0.6), row("MAS", 0.05, 0, 0.6)) == [], "neither first nor best"
+
+
 def test_what_was_forgotten_is_divided_by_what_the_same_domains_had_learnt():
     """The last domain learns a lot and cannot have been forgotten yet: it has no place under the fraction."""
     found = results("das", "DAS", 0.0, domains=["finance", "legal", "code"])

@@ -237,7 +237,7 @@ def test_the_figure_of_the_guide_is_on_the_page(runs, monkeypatch):
 def test_a_new_plot_is_one_function(runs, monkeypatch):
     for_a_while(monkeypatch, "three lines")
 
-    @figure("three lines", title="A line", data=Comparison, section="stream")
+    @figure("three lines", data=Comparison, section="stream")
     def three_lines(comparison):
         drawing = Drawing(100, 20)
         drawing.text(0, 15, f"{len(comparison.pools)} runs")
@@ -247,7 +247,7 @@ def test_a_new_plot_is_one_function(runs, monkeypatch):
     assert "2 runs</text>" in text
     assert "<figcaption>My own plot.</figcaption>" in text
     with pytest.raises(ValueError, match="There is a figure 'three lines' already"):
-        figure("three lines", title="", data=Comparison)(three_lines)
+        figure("three lines", data=Comparison)(three_lines)
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

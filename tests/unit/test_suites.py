@@ -18,9 +18,9 @@ from everlearn.config import addresses
 from everlearn.config.recipe import Recipe, parse
 from everlearn.data.corpus import Domain
 from everlearn.data.leaks import check_leaks
-from everlearn.errors import DataError, EverlearnError, MethodError, RecipeError
+from everlearn.errors import DataError, EverlearnError, MethodError, ModelError, RecipeError
 from everlearn.methods import build, names
-from everlearn_bench.suites import SUITES, Suite, find_suite, overlay_of, read_overlay, register_suite
+from everlearn_bench.suites import SUITES, Suite, docs, find_suite, overlay_of, read_overlay, register_suite
 from everlearn_bench.suites.docs import DOMAINS, GENERAL, base_path, cache_folder, corpus, documents, reading, tasks
 from everlearn_bench.suites.docs import build as build_docs
 from everlearn_bench.suites.docs.base_model import train_tokenizer
@@ -97,6 +97,38 @@ def test_docs_needs_nothing_but_a_method(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {task.name: task.domain for task in made.end_tasks} == {f"{name}-part": name for name in names}
     assert {"base", "sympy/train.jsonl", "general/validation.jsonl"} <= set(asked)
     assert "tasks/torch_test.jsonl" in asked
+
+
+def test_an_objective_that_does_not_fit_the_model_is_refused_before_text_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Building the text of a suite takes minutes: it must not come before a mistake that is known without it."""
+    tiny.model("llama").save_pretrained(tmp_path)
+    built: list[str] = []
+    monkeypatch.setattr(docs, "build", lambda **_: built.append("text") or {})
+    message = "Objective 'masked' needs a model of kind encoder, but 'LlamaForCausalLM' is of kind decoder"
+    suite = find_suite("docs").on(overlay_of({"model": str(tmp_path)}))
+    with pytest.raises(ModelError, match=message):
+        suite.recipe(0, method=[{"name": "ewc"}], seed=0, name="x", folder=Path("x"))
+    own = {"model": str(tmp_path), "objective": "masked", "method": "ewc"}
+    with pytest.raises(ModelError, match=message):
+        parse(own | {"domains": [{"name": "sympy", "path": "suite:docs/sympy/train.jsonl"}]})
+    assert not built
+
+
+def test_a_suite_says_that_it_prepares_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(addresses, "LISTENERS", [said.append])
+
+    def build(progress: Any) -> dict[str, Path]:
+        for done in range(3):
+            progress("sympy", done, 2)
+        return {"sympy/train": Path("train.jsonl")}
+
+    monkeypatch.setattr(docs, "build", build)
+    find_suite("docs").locate("sympy/train.jsonl")
+    assert len(said) == 1
+    assert said[0].startswith("Preparing the text of the suite `docs`")
 
 
 def test_docs_takes_keys_of_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from everlearn.report.figures import Plate, figure
 from everlearn.report.figures.dots import Dots, dots
 
 
-@figure("final scores", title="Scores at the end", data=Comparison, section="stream")
+@figure("final scores", data=Comparison, section="stream")
 def final_scores(comparison: Comparison) -> Iterator[Plate]:
     """Draw a row for each domain and a dot for each run."""
     measure = comparison.measure(comparison.lead, "gained")

@@ -54,6 +54,7 @@ def importing(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_imports(*arguments: Any, imports: list[str] | None = None, **options: Any) -> Any:
         plugins.bring(imports or (), "--import", files=True)
+        wording.IMPORTS[:] = imports or ()
         return command(*arguments, **options)
 
     hints = get_type_hints(command, include_extras=True)
@@ -135,13 +136,16 @@ def telling(quiet: bool = False) -> Reporter:
 
     It writes to stderr, so that programs can read stdout.
     """
+    from everlearn.config.addresses import LISTENERS
     from everlearn.model.loading import quiet as quiet_libraries
     from everlearn.run.progress import Reporter, Terminal
 
     quiet_libraries()
     if quiet:
         warnings.simplefilter("ignore")
-    return Reporter() if quiet else Terminal()
+    reporter = Reporter() if quiet else Terminal()
+    LISTENERS[:] = [reporter.say]
+    return reporter
 
 
 def take_to_its_end(

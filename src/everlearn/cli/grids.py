@@ -92,12 +92,13 @@ def show_grid(
     from rich.console import Group
     from rich.text import Text
 
+    from everlearn.comparison.comparison import compare_runs
     from everlearn.errors import RunError
     from everlearn.files import write_text
     from everlearn.grid import load_results
-    from everlearn.grid.cells import run_folders
+    from everlearn.grid.cells import run_folders, runs_of
     from everlearn.grid.page import GridPage, status_table
-    from everlearn.report import write_report
+    from everlearn.report import page
     from everlearn.report.tables import terminal_table
 
     cells = load_results(place)
@@ -116,7 +117,9 @@ def show_grid(
                 if not how.optional:
                     raise
                 parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
-    report = [write_report(list(folders.values()), place / "runs.html")] if folders else []
+    report = [place / "runs.html"] if folders else []
+    for file in report:
+        write_text(file, page(compare_runs(runs_of(cells, folders or {}))))
     parts += [Text(f"Wrote {file}") for file in (*report, *also())]
     failed = any(state.state == "failed" for state in states) and not how.only
     if states and (failed or not how.quiet):

@@ -97,10 +97,16 @@ def named(what: str, name: str) -> str:
     return what if name.lower() in what.lower().split() else f"{what} ({name})"
 
 
-def again(folder: str) -> str:
-    """Return the command that repeats a run in a folder beside the first."""
+def again(folder: str, imports: Iterable[str] = ()) -> str:
+    """Return the command that repeats a run in a folder beside the first.
+
+    Args:
+        folder: the run's folder.
+        imports: modules and files that it imports (`--import`).
+    """
     name = f"{folder}-again"
     parts = [f"{folder}/recipe.yaml", f"run.name={name.rpartition('/')[2]}", f"run.folder={name}"]
+    parts += [word for each in imports for word in ("--import", each)]
     return "everlearn run " + " ".join(map(shlex.quote, parts))
 
 

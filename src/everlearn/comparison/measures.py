@@ -29,7 +29,7 @@ class Measure:
         seeds: for each pool, seed → the number of that run.
         column_seeds: column → the same for that column.
         samples: column → paired samples [resamples, pools], if the runs kept their cells.
-        unequal: pairs of pools that differ in data or compute, between which no difference is called clear.
+        unequal: pairs of pools that differ in data, steps or tokens, between which no difference is called clear.
     """
 
     quantity: Quantity

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from everlearn import plugins
 from everlearn.config.public_paths import local_model, paths_of, without_folders
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate
@@ -59,6 +60,11 @@ class Run:
             return f"runs/{self.name}"
         place, here = self.folder.resolve(), Path.cwd()
         return place.relative_to(here).as_posix() if here in place.parents else f"runs/{place.name}"
+
+    @property
+    def imports(self) -> list[str]:
+        """Return the modules and files that its user named, without which it cannot run again (`--import`)."""
+        return plugins.imports(self.environment.get("plugins"))
 
     @property
     def domains(self) -> list[str]:
@@ -120,6 +126,12 @@ class Run:
     def tokens(self) -> int:
         """Return the number of tokens trained on."""
         return int(self.cost.get("tokens") or 0)
+
+    @property
+    def compute(self) -> float | None:
+        """Return the tokens trained on and those of the methods' extra passes; None outside of grids or if unknown."""
+        extra = self.grid.extra_tokens if self.results.get("grid") is not None else None
+        return None if extra is None else self.tokens + extra
 
     @property
     def training_seconds(self) -> float:
@@ -237,9 +249,14 @@ def read_run(folder: Path) -> Run:
         )
     run = from_results(results, _text(folder / "recipe.yaml"), folder.resolve().name)
     log, broken = _read_log(folder / "metrics.jsonl")
-    environment = read_json(folder / "environment.json") if (folder / "environment.json").is_file() else {}
-    environment = without_folders(clean(environment), paths_of(run.recipe)) if isinstance(environment, Mapping) else {}
-    return Run(run.name, run.title, run.results, log, run.recipe, environment, broken, folder)
+    return replace(run, log=log, environment=environment_of(folder, run.recipe), broken_lines=broken, folder=folder)
+
+
+def environment_of(folder: Path, recipe: str | None) -> dict[str, Any]:
+    """Return the versions, hardware and plugins of a run, without the folders of its recipe; empty if unknown."""
+    path = folder / "environment.json"
+    environment = read_json(path) if path.is_file() else None
+    return without_folders(clean(environment), paths_of(recipe)) if isinstance(environment, Mapping) else {}
 
 
 def _so_far(folder: Path) -> Any:

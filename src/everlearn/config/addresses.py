@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,21 @@ SUITES: plugins.Registry[Located] = plugins.Registry("suites")
 """Name → suite. In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, built on demand."""
 
 
+LISTENERS: list[Callable[[str], None]] = []
+"""Functions that are told, in a sentence, when a suite builds files, which can take minutes."""
+
+
+def tell(sentence: str) -> None:
+    """Tell the listeners what a suite builds."""
+    for listener in LISTENERS:
+        listener(sentence)
+
+
+def is_address(text: object) -> bool:
+    """Return whether a value of a recipe is a ``suite:`` address."""
+    return isinstance(text, str) and text.startswith("suite:")
+
+
 def located(text: str, key: str) -> str:
     """Resolve a path of a recipe.
 
@@ -34,7 +50,7 @@ def located(text: str, key: str) -> str:
     Raises:
         RecipeError: the address does not exist.
     """
-    if text.startswith("suite:"):
+    if is_address(text):
         return str(locate(text.removeprefix("suite:")))
     path = home(text, key)
     return str(path.resolve()) if text and path.exists() else text

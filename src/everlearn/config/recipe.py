@@ -15,14 +15,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from everlearn import files, plugins
-from everlearn.config.addresses import located
+from everlearn.config.addresses import is_address, located
 from everlearn.config.arguments import DEFAULTS, MEASURING, RUN_WIDE, check_argument
-from everlearn.config.overrides import named_methods, overridden, put_at, train_of
+from everlearn.config.objective import check_objective
+from everlearn.config.overrides import Place, named_methods, overridden, put_at, train_of
 from everlearn.config.reading import DIGITS, read_yaml, written
 from everlearn.data.corpus import Domain
 from everlearn.data.mixing import Annealed
 from everlearn.data.text_files import Limits
-from everlearn.errors import RecipeError, did_you_mean
+from everlearn.errors import EverlearnError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.evaluation.task import CONFIGS, TASK_KINDS, TaskConfig, kind_of, task_config
 from everlearn.methods import build
@@ -418,6 +419,15 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
         path = path / "recipe.yaml"
     raw = read_yaml(path)
     texts = overridden(raw, overrides)
+    try:
+        return _with_texts(raw, texts)
+    except EverlearnError:
+        plugins.check_record(_plugins_beside(path), path.parent)  # a missing plugin explains an unknown name
+        raise
+
+
+def _with_texts(raw: dict[str, Any], texts: dict[Place, str]) -> Recipe:
+    """Validate a recipe; where it must hold text, take the text of an override instead of its value in YAML."""
     while True:
         try:
             return _recipe(raw)
@@ -426,6 +436,16 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
             if error.errors()[0]["type"] != "string_type" or place not in texts:
                 raise RecipeError(wrong_key(Recipe, error)) from None
             put_at(raw, place, texts.pop(place))
+
+
+def _plugins_beside(path: Path) -> Any:
+    """Return the plugins that a run recorded beside its recipe; None if there is no such record."""
+    environment = path.parent / "environment.json"
+    try:
+        recorded = files.read_json(environment) if environment.is_file() else None
+    except RunError:  # damaged, or of another program
+        return None
+    return recorded.get("plugins") if isinstance(recorded, Mapping) else None
 
 
 def parse(raw: Mapping[str, Any]) -> Recipe:
@@ -488,6 +508,8 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
     for group, keys in (("model", ("path", "tokenizer")), ("general", ("path", "validation"))):
         if group in raw:
             raw[group] = place(raw[group], keys, group)
+        if group == "model" and any(is_address(value) for _, value in _leaves(raw)):
+            check_objective(raw.get("model"), raw.get("objective"))
     for group, key in (("run", "folder"), ("data", "cache")):
         if group in raw:
             raw[group] = place(raw[group], (key,), group, lambda path, where: str(home(path, where)))

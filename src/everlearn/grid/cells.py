@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from everlearn.comparison.runs import Run
+from everlearn.comparison.runs import Run, read_run
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.files import read_json
@@ -88,3 +89,10 @@ def run_folders(cells: Iterable[Run], runs: Path) -> dict[str, Path]:
         if isinstance(results, Mapping) and results.get("matrices") == cell.results.get("matrices"):
             folders[cell.name] = folder
     return folders
+
+
+def runs_of(cells: Iterable[Run], folders: Mapping[str, Path]) -> list[Run]:
+    """Return the runs in these folders, each with what its cell knows of it, such as the compute."""
+    with_folder = [cell for cell in cells if cell.name in folders]
+    runs = [(read_run(folders[cell.name]), cell) for cell in with_folder]
+    return [replace(run, results=run.results | {"grid": cell.results["grid"]}) for run, cell in runs]

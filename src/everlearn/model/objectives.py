@@ -135,14 +135,18 @@ class Objective:
     kinds: ClassVar[frozenset[str]]
     """Supported kinds of model: encoder, decoder, encoder-decoder."""
 
+    @classmethod
+    def check_kind(cls, kind: str, model: str) -> None:
+        """Raise ``ModelError`` if the objective does not support a kind of model; `model` names the class."""
+        if kind not in cls.kinds:
+            raise ModelError(
+                f"Objective '{cls.name}' needs a model of kind {' or '.join(sorted(cls.kinds))}, but '{model}' is of "
+                f"kind {kind}. Change `objective` or `model.path`."
+            )
+
     def check(self, model: nn.Module) -> None:
         """Raise ``ModelError`` if the model or tokenizer lacks what this objective needs."""
-        kind = kind_of(model)
-        if kind not in self.kinds:
-            raise ModelError(
-                f"Objective '{self.name}' needs a model of kind {' or '.join(sorted(self.kinds))}, but "
-                f"'{type(model).__name__}' is of kind {kind}. Change `objective` or `model.path`."
-            )
+        self.check_kind(kind_of(model), type(model).__name__)
         if (last := output_embeddings(model)) is None:
             raise ModelError(
                 f"'{type(model).__name__}' has no vocabulary head, which objective '{self.name}' needs. Choose a "

@@ -11,7 +11,7 @@ import yaml
 
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison, compare_runs
-from everlearn.comparison.runs import Run, from_results
+from everlearn.comparison.runs import Run, environment_of, from_results
 from everlearn.config.public_paths import recipe_without_folders
 from everlearn.plugins import distribution_of
 from everlearn.report.tables import all_tables, escape_markdown, markdown_table
@@ -51,7 +51,9 @@ def model_card(
     Raises:
         RunError: `results` are not a run's results.
     """
-    run = replace(from_results(results, recipe), folder=folder)
+    run = from_results(results, recipe)
+    if folder is not None:
+        run = replace(run, folder=folder, environment=environment_of(folder, run.recipe))
     comparison = compare_runs([run])
     objective = str(run.results.get("objective") or "")
     pipeline, loader = TASKS.get(objective, (None, "AutoModel"))
@@ -77,7 +79,7 @@ def model_card(
         *_beside(run),
         *_methods(run),
         "## Reproduce",
-        fenced("bash", fmt.again(run.place)),
+        fenced("bash", fmt.again(run.place, run.imports)),
     ]
     if recipe:
         parts += [

@@ -270,5 +270,5 @@ def _environments(comparison: Comparison) -> list[tuple[str, list[tuple[str, str
 
 def _commands(comparison: Comparison) -> str:
     folders = [run.place for run in comparison.runs]
-    lines = [fmt.again(folder) for folder in folders]
+    lines = [fmt.again(run.place, run.imports) for run in comparison.runs]
     return "\n".join([*lines, f"everlearn report {' '.join(shlex.quote(f'{folder}-again') for folder in folders)}"])

@@ -103,7 +103,7 @@ def headline_table(comparison: Comparison) -> Table:
     if len(comparison.pools) > 1:
         caption += " Bold: the interval of the difference to every other run excludes zero."
     if comparison.differing:
-        caption += " Runs with different data or compute are never bold."
+        caption += " Runs with different data, steps or tokens are never bold."
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
     begin = len(header) - len(measures)
     return Table("Result", header, tuple(rows), caption, tuple(range(begin, min(begin + _BESIDE, len(header)))))
@@ -160,7 +160,7 @@ def difference_table(comparison: Comparison) -> Table:
     else:
         caption = "Differences take the runs' intervals as independent, where they cannot be paired by text."
     if comparison.differing:
-        caption += " The runs differ in data or compute: see what differs."
+        caption += " The runs differ in data, steps or tokens: see what differs."
     return Table(f"Difference to {reference}", ("Run", *map(heading, measures)), rows, caption)
 
 

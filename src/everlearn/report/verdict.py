@@ -8,6 +8,7 @@ Both conditions are judged by 95 % intervals.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from everlearn import wording
@@ -22,6 +23,9 @@ _SAID = 4
 _TAKEN = (Side.WITHIN, Side.NOT_MEASURED)
 """Positions of general drift with which a run may be taken; unmeasured drift does not count against it."""
 
+MUCH = 1.5
+"""The compute of a run is named if it is more than this many times the least."""
+
 
 def verdict(comparison: Comparison) -> list[str]:
     """Return all sentences of :func:`paragraphs`."""
@@ -31,15 +35,29 @@ def verdict(comparison: Comparison) -> list[str]:
 def paragraphs(comparison: Comparison) -> list[list[str]]:
     """Return which run to take, what it learnt and forgot, the rule, and for two runs their clear differences.
 
-    A difference is clear if its confidence interval excludes zero, and only between runs with the same data and
-    compute.
+    A difference is clear if its confidence interval excludes zero, and only between runs with the same data, steps and
+    tokens.
     """
     alone = len(comparison.pools) == 1
-    parts = [[*(_alone(comparison) if alone else _choice(comparison)), *_leaked(comparison)]]
+    judged = _alone(comparison) if alone else [*_choice(comparison), *_dear(comparison)]
+    parts = [[*judged, *_leaked(comparison)]]
     if len(comparison.pools) == 2:
         parts.append(_against(comparison, 1, 0))
     parts.append([*_one_run_each(comparison), *_rule(comparison)])
     return [sentences for sentences in parts if sentences]
+
+
+def _dear(comparison: Comparison) -> list[str]:
+    """Say how much more compute the runs took that lead or are clearly best in something, where it is much more."""
+    compute = [statistics.median(run.compute or 0.0 for run in pool.runs) for pool in comparison.pools]
+    least = min(compute)
+    if not least or _waiting(comparison):
+        return []
+    best = {measure.best for measure in comparison.headline} | {recommended(comparison), *comparison.ranking[:1]}
+    dear = [run for run in comparison.ranking if run in best and compute[run] > MUCH * least]
+    words = [f"{comparison.labels[run]} took {compute[run] / least:.1f} times" for run in dear]
+    other = comparison.labels[compute.index(least)]
+    return [f"{_few(words)} the compute of {other}, which took the least."] if words else []
 
 
 def _leaked(comparison: Comparison) -> list[str]:
@@ -257,8 +275,8 @@ def _unequal(comparison: Comparison) -> list[str]:
     sentences = []
     if comparison.differing:
         sentences.append(
-            f"The runs differ in data or compute: {_few(_settings(comparison.differing))}. They are not compared as "
-            "equals, since it is unknown how much of a difference is due to the method."
+            f"The runs differ in data, steps or tokens: {_few(_settings(comparison.differing))}. They are not compared "
+            "as equals, since it is unknown how much of a difference is due to the method."
         )
     if comparison.unlike.configuration:
         sentences.append(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from everlearn.config.addresses import SUITES, suite
+from everlearn.config.objective import check_objective
 from everlearn.config.reading import read_yaml
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.task import CONFIGS, kind_of
@@ -184,6 +185,8 @@ class Suite(GridTemplate):
             raw["train"]["max_steps"] = steps_of(self.overlay.tokens, raw)
         self.finish(raw)
         raw["train"] = with_shares(raw["train"])
+        raw["model"] = with_addresses({"path": raw["model"]}, self.name, self.locate)["path"]
+        check_objective(raw["model"], raw.get("objective"))
         return with_addresses(raw, self.name, self.locate)
 
     def chosen(self, order: int | Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from everlearn.config.addresses import tell
 from everlearn.errors import DataError
 from everlearn.files import damage, digest, new_folder, user_cache, write_text
 
@@ -92,6 +93,7 @@ def derived(
     mark = hashlib.blake2b("".join((*made_by, *map(digest, sources))).encode(), digest_size=6).hexdigest()
     folder = cache_folder(suite) / f"{kind}-{mark}"
     if not folder.is_dir() or damage(folder) is not None:
+        tell(f"Preparing `{kind}` of the suite `{suite}`, which is kept in {folder}.")
         with new_folder(folder) as new:
             write(new)
     return folder

@@ -13,7 +13,7 @@ from everlearn_bench.transfer_study.saturation import SaturationByGap
 from everlearn_bench.transfer_study.tables import saturations, words
 
 
-@figure("saturation", title="Saturation", data=Comparison)
+@figure("saturation", data=Comparison)
 def saturation(comparison: Comparison) -> Iterator[Plate]:
     """Draw a figure for each recipe, with its seeds together; at one gap the lines differ only in the bucket."""
     for label, compared in list(saturations(comparison).items())[:SERIES]:

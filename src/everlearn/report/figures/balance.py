@@ -32,7 +32,7 @@ class Balance:
     unit: str
 
 
-@figure("balance", title="What each domain gained and what is left of it", data=Balance, section="top")
+@figure("balance", data=Balance, section="top")
 def balance(changes: Balance) -> Iterator[Plate]:
     """Draw an arrow for each domain, from its gain right after its stage to what is left at the end."""
     domains = [domain for domain in changes.domains if domain.learnt is not None]

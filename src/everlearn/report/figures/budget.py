@@ -81,7 +81,7 @@ def predicted_and_measured(
         )
 
 
-@figure("forgetting budget", title="Drift under a forgetting budget", data=Comparison, section="training")
+@figure("forgetting budget", data=Comparison, section="training")
 def forgetting_budget(comparison: Comparison) -> Iterator[Plate]:
     """Draw the plots of the first six runs of the ranking."""
     for pool in comparison.ranking[:SERIES]:

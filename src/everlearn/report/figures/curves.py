@@ -83,7 +83,7 @@ def _values(plot: Curves) -> list[float]:
     return [value for value in every if value is not None]
 
 
-@figure("curves", title="Lines", data=Curves)
+@figure("curves", data=Curves)
 def curves(plot: Curves) -> Iterator[Plate]:
     """Draw lines with markers, an axis with names or numbers, and vertical lines at marks."""
     values = _values(plot)

@@ -17,7 +17,7 @@ _ROWS = 24
 """Maximum number of domains for dots (and six runs); beyond that a heat map is drawn."""
 
 
-@figure("domains", title="What each domain learnt and lost", data=Comparison, section="domains")
+@figure("domains", data=Comparison, section="domains")
 def domains(comparison: Comparison) -> Iterator[Plate]:
     """Draw a panel for each measure, with a row for each domain and a dot with its interval for each run.
 
@@ -39,7 +39,7 @@ def _shown(comparison: Comparison) -> tuple[list[Measure], list[str], bool]:
     return measures, rows, len(comparison.pools) > SERIES or len(rows) > _ROWS
 
 
-@figure("domains of many runs", title="What each domain learnt and lost", data=Comparison, section="many domains")
+@figure("domains of many runs", data=Comparison, section="many domains")
 def many_domains(comparison: Comparison) -> Iterator[Plate]:
     """Draw a heat map for many runs or domains: runs in rows, domains in columns."""
     measures, _, many = _shown(comparison)

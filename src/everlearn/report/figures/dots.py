@@ -35,7 +35,7 @@ class Dots:
     zero: bool = True
 
 
-@figure("dots", title="Dots with whiskers", data=Dots)
+@figure("dots", data=Dots)
 def dots(plot: Dots) -> Iterator[Plate]:
     """Draw a row for each name, a dot for each run, and a line at zero."""
     if not plot.rows or not any(e.value is not None for run in plot.runs for e in run):

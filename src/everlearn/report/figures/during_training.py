@@ -29,7 +29,7 @@ class Along:
     moments: tuple[tuple[Waypoint, ...], ...]
 
 
-@figure("along", title="Learning against forgetting along training", data=Along)
+@figure("along", data=Along)
 def along(plot: Along) -> Iterator[Plate]:
     """Draw a line for each run through its scores during training."""
     lines, ends = [], []
@@ -44,7 +44,7 @@ def along(plot: Along) -> Iterator[Plate]:
         yield from curves(Curves(learnt, lines, caption, f"{'; '.join(ends)}.", zero=True, x_label=forgotten))
 
 
-@figure("along training", title="Learning against forgetting along training", data=Comparison, section="along")
+@figure("along training", data=Comparison, section="along")
 def along_training(comparison: Comparison) -> Iterator[Plate]:
     """Draw a figure for each metric of what was learnt, with means over seeds."""
     pools = comparison.ranking[:SERIES]

@@ -14,7 +14,7 @@ SHOWN = 12
 """Maximum number of plots; with more domains, those that lost the most. The score matrices have all of them."""
 
 
-@figure("each domain", title="Each domain after every stage", data=Comparison, section="each domain")
+@figure("each domain", data=Comparison, section="each domain")
 def each_domain(comparison: Comparison) -> Iterator[Plate]:
     """Draw the plots; a domain's own stage is marked if it is the same in all runs."""
     metric = comparison.lead

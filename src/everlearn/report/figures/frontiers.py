@@ -46,7 +46,7 @@ class Frontiers:
     option: str = "strength"
 
 
-@figure("frontiers", title="Learning kept against forgetting left", data=Frontiers)
+@figure("frontiers", data=Frontiers)
 def frontiers(plot: Frontiers) -> Iterator[Plate]:
     """Draw a line for each method through its strengths; plain training is the point (1, 1)."""
     lines = [(name, [p for p in points if p.left <= _BEYOND and p.kept >= -_BEYOND]) for name, points in plot.lines]

@@ -70,7 +70,7 @@ class Heat:
         return len(self.rows) * len(self.columns) <= READABLE
 
 
-@figure("heat", title="A table as colours", data=Heat)
+@figure("heat", data=Heat)
 def heat(plot: Heat) -> Iterator[Plate]:
     """Draw the table with its numbers, or an image of it."""
     if not plot.rows or not plot.columns:

@@ -15,7 +15,7 @@ _OTHERS = 1000
 """Maximum number of cells of all other metrics together; above it they are left out."""
 
 
-@figure("matrices", title="Score matrices", data=Comparison, section="matrices")
+@figure("matrices", data=Comparison, section="matrices")
 def matrices(comparison: Comparison) -> Iterator[Plate]:
     """Draw the matrices of the main metrics of text and of end tasks, for the first six runs of the ranking."""
     leads = [metric for metric in (comparison.text_metric, *comparison.task_metrics[:1]) if metric]
@@ -24,7 +24,7 @@ def matrices(comparison: Comparison) -> Iterator[Plate]:
             yield from heat(matrix_heat(comparison, pool, metric))
 
 
-@figure("other matrices", title="Score matrices of other metrics", data=Comparison, section="other matrices")
+@figure("other matrices", data=Comparison, section="other matrices")
 def other_matrices(comparison: Comparison) -> Iterator[Plate]:
     """Draw the matrices of the other metrics if they are small enough."""
     leads = {comparison.text_metric, *comparison.task_metrics[:1]}

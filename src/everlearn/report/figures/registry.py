@@ -50,8 +50,6 @@ class Figure:
 
     name: str
     """Name in the registry."""
-    title: str
-    """Title of the figure."""
     section: str
     """Section of a page; empty for figures that are used by name."""
     data: type
@@ -64,7 +62,7 @@ FIGURES: Registry[Figure] = Registry("figures")
 _Draw = TypeVar("_Draw", bound=Callable[[Any], Iterable[Plate]])
 
 
-def figure(name: str, *, title: str, data: type, section: str = "") -> Callable[[_Draw], _Draw]:
+def figure(name: str, *, data: type, section: str = "") -> Callable[[_Draw], _Draw]:
     """Register a function from `data` to plates.
 
     Raises:
@@ -74,7 +72,7 @@ def figure(name: str, *, title: str, data: type, section: str = "") -> Callable[
     def register(draw: _Draw) -> _Draw:
         if FIGURES.has(name):
             raise ValueError(f"There is a figure '{name}' already: every figure needs a name of its own.")
-        FIGURES.add(name, Figure(name, title, section, data, draw))
+        FIGURES.add(name, Figure(name, section, data, draw))
         return draw
 
     return register

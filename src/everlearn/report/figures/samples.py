@@ -35,7 +35,7 @@ class CheckpointSamples:
     cell: Cell
 
 
-@figure("samples", title="What the model says", data=Comparison, section="samples")
+@figure("samples", data=Comparison, section="samples")
 def samples(comparison: Comparison) -> Iterator[Plate]:
     """Show the base model and the end of each run; for a single run, the base model and its stages."""
     several = len(comparison.pools) > 1
@@ -50,7 +50,7 @@ def samples(comparison: Comparison) -> Iterator[Plate]:
             yield from _texts(name, _few(_stages(_run(comparison, 0), name), name))
 
 
-@figure("samples by stage", title="What the model says after each stage", data=Comparison, section="samples by stage")
+@figure("samples by stage", data=Comparison, section="samples by stage")
 def said_by_stage(comparison: Comparison) -> Iterator[Plate]:
     """Show the stages of the run that is best at the end."""
     if len(comparison.pools) > 1:

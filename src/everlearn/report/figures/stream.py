@@ -12,14 +12,14 @@ from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 
 
-@figure("forgotten so far", title="Forgotten so far", data=Comparison, section="stream")
+@figure("forgotten so far", data=Comparison, section="stream")
 def forgotten_so_far(comparison: Comparison) -> Iterator[Plate]:
     """Draw what has been forgotten after each stage, the mean over the domains learnt before."""
     caption = "Forgotten so far, the mean over the domains learnt before; lower is better."
     yield from _along(comparison, _forgotten, caption)
 
 
-@figure("general", title="General text along the stream", data=Comparison, section="stream")
+@figure("general", data=Comparison, section="stream")
 def general(comparison: Comparison) -> Iterator[Plate]:
     """Draw what general text lost against the base model after each stage."""
     for name in comparison.general if comparison.runs[0].domains else ():

@@ -45,7 +45,7 @@ class Swept:
     zero: bool = True
 
 
-@figure("swept", title="A number along an option", data=Swept)
+@figure("swept", data=Swept)
 def swept(plot: Swept) -> Iterator[Plate]:
     """Draw lines with bands for the intervals and the reference as a grey line; for names, dots with whiskers."""
     names = [value for value in plot.values if isinstance(value, str)]

@@ -36,7 +36,7 @@ class Tradeoff:
     """Whether a table on the page has the same order, so that a rank can stand for a run."""
 
 
-@figure("tradeoff", title="Learning against forgetting", data=Tradeoff, section="top")
+@figure("tradeoff", data=Tradeoff, section="top")
 def tradeoff(plot: Tradeoff) -> Iterator[Plate]:
     """Draw a point for each run with whiskers for the intervals, and the base model at the origin."""
     runs = [(rank, run) for rank, run in enumerate(plot.runs) if None not in (run.learnt.value, run.forgotten.value)]

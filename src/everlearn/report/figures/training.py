@@ -12,7 +12,7 @@ from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 
 
-@figure("training loss", title="Training loss", data=Comparison, section="training")
+@figure("training loss", data=Comparison, section="training")
 def training_loss(comparison: Comparison) -> Iterator[Plate]:
     """Draw the loss of the first six runs of the ranking over all their stages, on the same axes."""
     runs = {pool: comparison.pools[pool].runs[0] for pool in comparison.ranking[:SERIES]}
@@ -37,7 +37,7 @@ def training_loss(comparison: Comparison) -> Iterator[Plate]:
     )
 
 
-@figure("method losses", title="What the methods add to the loss", data=Comparison, section="method losses")
+@figure("method losses", data=Comparison, section="method losses")
 def method_losses(comparison: Comparison) -> Iterator[Plate]:
     """Draw a small plot for each logged part."""
     for rank, pool in enumerate(comparison.ranking[:SERIES]):

@@ -49,7 +49,7 @@ class Trials:
     unit: str
 
 
-@figure("trials", title="Learning against forgetting, by trial", data=Trials)
+@figure("trials", data=Trials)
 def trials(plot: Trials) -> Iterator[Plate]:
     """Draw a mark for each trial, and a ring around the recommended one."""
     every = [trial for _, own in plot.rows for trial in own]

@@ -34,7 +34,7 @@ class Violins:
     caption: str
 
 
-@figure("violins", title="Distributions", data=Violins)
+@figure("violins", data=Violins)
 def violins(plot: Violins) -> Iterator[Plate]:
     """Draw each row's density, with its middle half as a bar and its median as a dot."""
     if not plot.rows or not all(len(values) for values in plot.values):

@@ -37,7 +37,7 @@ Column = Mapping[str, Change]
 """Layer → change; empty if the model grew, so that nothing can be compared."""
 
 
-@figure("weight movement", title="Which layers moved", data=Comparison, section="layers")
+@figure("weight movement", data=Comparison, section="layers")
 def moved(comparison: Comparison) -> Iterator[Plate]:
     """Show the change of each layer at the end against the base model for each run; for one run, its stages."""
     pools = [pool for pool in comparison.ranking if _stages(comparison, pool)]
@@ -52,9 +52,7 @@ def moved(comparison: Comparison) -> Iterator[Plate]:
         yield from _in_words(comparison, pool)
 
 
-@figure(
-    "weight movement by stage", title="Which layers moved in each stage", data=Comparison, section="layers by stage"
-)
+@figure("weight movement by stage", data=Comparison, section="layers by stage")
 def moved_by_stage(comparison: Comparison) -> Iterator[Plate]:
     """Show the stages of each of several runs, then the parts of the best run's layers."""
     pools = [pool for pool in comparison.ranking[:SERIES] if _stages(comparison, pool)]

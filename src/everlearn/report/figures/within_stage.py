@@ -21,7 +21,7 @@ _POINTS = 75
 """Approximate number of points of a line; more would be invisible and enlarge the page."""
 
 
-@figure("within stage", title="Held-out text while each domain is learnt", data=Comparison, section="inside")
+@figure("within stage", data=Comparison, section="inside")
 def inside(comparison: Comparison) -> Iterator[Plate]:
     """Draw a plot for each set, with a line for each run: the general text, then the domains in order."""
     every = {
