@@ -472,6 +472,25 @@ def test_a_trainer_ends_with_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
     assert plain["memory"] == str(report.memory)
 
 
+def test_forgetting_is_measured_since_the_base_model_too(tmp_path: Path) -> None:
+    model, memory, reports = tiny.model("gpt2"), tmp_path / "memory", []
+    for number, texts in enumerate([{"a": GENERAL}, {"a": GENERAL}, {"a": GENERAL[:-1], "b": GENERAL}, {"a": GENERAL}]):
+        trainer = trainer_of(model, tmp_path / str(number))
+        protect(trainer, ["ewc"], memory=memory, held_out=texts).train()
+        reports.append(trainer.protection_report())
+    first, second, other, last = ({each.name: each for each in report.forgetting} for report in reports)
+    assert first["a"].since_base is None
+    assert "Since the base model" not in str(reports[0])
+    for each in (second["a"], last["a"]):
+        assert each.since_base.value == pytest.approx(each.after - first["a"].before)
+        assert each.since_base.interval is not None
+        assert f"Since the base model: {each.after - first['a'].before:+.4f} bits per byte (" in str(each)
+    assert second["a"].forgotten.value != second["a"].since_base.value
+    assert (other["a"].since_base, other["b"].since_base) == (None, None), "other text, and a text that is new"
+    assert "is unknown of texts that were not in `held_out` in the first one" in str(reports[2])
+    assert "is unknown" not in str(reports[3])
+
+
 def test_a_penalty_that_outweighs_the_loss_is_an_event_of_the_report(tmp_path: Path) -> None:
     trainer = trainer_of(tiny.model("gpt2"), tmp_path)
     protect(trainer, [{"name": "l2", "anchor": "base", "strength": 1e7}], memory=tmp_path / "memory").train()

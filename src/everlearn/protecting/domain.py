@@ -155,6 +155,7 @@ class ProtectedDomain:
         self._check_batches()
         for text in self._held_out:
             text.measure(self.stage.model, self.stage.batch_size, self._bf16)
+            text.base = self.folder.base_scores.get(text.name)
         if any(overrides(method, "final_weights") for method in self.protection.methods):
             self._start = {name: p.detach().to("cpu", copy=True) for name, p in self.stage.model.named_parameters()}
         before = self.stage.source
@@ -223,6 +224,8 @@ class ProtectedDomain:
         with as_its_class_computes(stage.model):
             self.protection.end(blueprint)
         forgetting = [text.forgetting(stage.model, stage.batch_size, self._bf16) for text in self._held_out]
+        if stage.index == 1:
+            self.folder.base_scores = {text.name: text.before for text in self._held_out}
         self.folder.save(self.protection.methods, stage.domain, writes)
         place = self.folder.newest if writes else None
         self._report = ProtectionReport(

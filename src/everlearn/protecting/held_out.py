@@ -55,6 +55,8 @@ class Forgetting:
         forgotten: after minus before, with its 95 % interval (paired bootstrap over documents, or over rows if there
             are few documents); above 0 means worse.
         rows: number of scored rows.
+        since_base: the same difference to the base model, before the first domain; None in the first domain, or if
+            this text was not scored then.
     """
 
     name: str
@@ -62,18 +64,23 @@ class Forgetting:
     after: float
     forgotten: Estimate
     rows: int
+    since_base: Estimate | None = None
 
     def __str__(self) -> str:
-        value, sign = self.forgotten.value or 0.0, self.forgotten.sign
-        interval = self.forgotten.interval
+        sign = self.forgotten.sign
         what = {1: "was forgotten", -1: "got better", 0: "did not clearly change"}.get(
             2 if sign is None else sign, "changed"
         )
-        between = f" ({interval[0]:+.4f} to {interval[1]:+.4f})" if interval else ""
+        since = "" if self.since_base is None else f" Since the base model: {_change(self.since_base)}."
         return (
-            f"'{self.name}' {what}: {value:+.4f} bits per byte{between}, {self.before:.4f} before and {self.after:.4f} "
-            f"after, {self.rows:,} rows."
+            f"'{self.name}' {what}: {_change(self.forgotten)}, {self.before:.4f} before and {self.after:.4f} "
+            f"after, {self.rows:,} rows.{since}"
         )
+
+
+def _change(change: Estimate) -> str:
+    between = f" ({change.interval[0]:+.4f} to {change.interval[1]:+.4f})" if change.interval else ""
+    return f"{change.value or 0.0:+.4f} bits per byte{between}"
 
 
 class ScoredText:
@@ -94,6 +101,8 @@ class ScoredText:
         facts = facts_of_rows(blocks, chosen, encoder, width, in_order=True)
         self.held_out = HeldOut(PackedBlocks.from_blocks(blocks.take(chosen), 0, name), width, facts)
         self._before: Cell | None = None
+        self.base: Cell | None = None
+        """The scores of the base model; None in the first domain, or if the text was not scored then."""
 
     def __len__(self) -> int:
         return len(self.held_out.blocks)
@@ -125,8 +134,9 @@ class ScoredText:
     def forgetting(self, model: nn.Module, batch_size: int, bf16: bool) -> Forgetting:
         """Score the text again, and return the change."""
         score, after = METRICS[MEASURE].score, self.score(model, batch_size, bf16)
-        change = worse(self.before, after, self.name)
-        return Forgetting(self.name, score(self.before), score(after), change, len(self))
+        change, base = worse(self.before, after, self.name), self.base
+        since = worse(base, after, self.name) if base is not None and base.same_examples(after) else None
+        return Forgetting(self.name, score(self.before), score(after), change, len(self), since)
 
 
 def held_out_texts(held_out: HeldOutTexts | None, model: nn.Module, tokenizer: Any) -> list[ScoredText]:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from everlearn import files
 from everlearn.errors import MethodError, RunError
+from everlearn.evaluation.cell import Cell
 from everlearn.methods.base import Method
 from everlearn.run.stage_files import load_memories, save_memories
 from everlearn.version import __version__
 
-FACTS = "stage.json"
+FACTS, HELD_OUT = "stage.json", "base-scores-{}.safetensors"
 
 
 class MemoryFolder:
@@ -37,6 +38,9 @@ class MemoryFolder:
             raise RunError(f"{wrong}. Restore it from a copy, or start again with another folder (`memory`).")
         self.domains: list[str] = [] if self.newest is None else files.read_json(self.newest / FACTS)["domains"]
         """Names of the domains learnt so far, in order."""
+        cells = sorted(self.newest.glob(HELD_OUT.format("*"))) if self.newest is not None else []
+        self.base_scores: dict[str, Cell] = {cell.task: cell for cell in map(Cell.load, cells)}
+        """The scores of the base model, before the first domain, on each held-out text that was scored then."""
 
     def check_unchanged(self) -> None:
         """Check that no other training has written a newer memory than the one that was loaded.
@@ -85,6 +89,8 @@ class MemoryFolder:
         place = self.path / f"stage-{len(domains):02d}-{domain}"
         with files.new_folder(place) as folder:
             save_memories(folder, methods)
+            for number, cell in enumerate(self.base_scores.values()):
+                cell.save(folder / HELD_OUT.format(f"{number:02d}"))
             files.write_json(folder / FACTS, {"domains": domains, "everlearn": __version__})
         self.domains, self.newest = domains, place
         if before is not None:

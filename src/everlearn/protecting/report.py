@@ -102,6 +102,11 @@ class ProtectionReport:
         if self.memory is not None:
             lines.append(f"Memory for the next domain: {self.memory} ({size(self.memory_bytes)}).")
         lines += map(str, self.forgetting)
+        if self.earlier and any(each.since_base is None for each in self.forgetting):
+            lines.append(
+                "How much the base model has forgotten in all domains together is unknown of texts that were not in "
+                "`held_out` in the first one."
+            )
         if not self.forgetting:
             lines.append("What was forgotten was not measured: give `protect` a text (`held_out`).")
         return "\n".join(lines)
