@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 import yaml
 
@@ -319,6 +321,41 @@ def test_the_readme_has_the_recipe_that_init_writes() -> None:
 def parse_readme() -> dict[str, Any]:
     (recipe,) = code_blocks(ROOT / "README.md", "yaml")
     return dict(yaml.safe_load(recipe))
+
+
+def test_the_loop_of_the_guide_goes_on_where_it_was_stopped(
+    everlearn: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (everlearn.folder / "data").mkdir()
+    write_jsonl(everlearn.folder / "data/reviews.jsonl", [{"text": text} for text in tiny.texts(64, words=40)])
+    for each in (tiny.model("llama"), tiny.tokenizer()):  # without dropout, whose random numbers are not saved
+        each.save_pretrained(everlearn.folder / "model")
+    (block,) = (each for each in code_blocks(ROOT / "docs" / "protect.md", "python") if "save_state" in each)
+    block = block.replace("openai-community/gpt2", "model").replace("2, 100", "2, 4")
+    block = block.replace('"ewc"', '{"name": "ewc", "samples": 8}')
+    scope: dict[str, Any] = {"__name__": "document"}
+    ends, write = [], torch.save
+
+    def stop(weights: Any, path: Path) -> None:
+        write(weights, path)
+        raise KeyboardInterrupt
+
+    for name, save in (("whole", lambda weights, path: None), ("stopped", stop), ("stopped", write)):
+        monkeypatch.setattr(torch, "save", save)
+        with contextlib.suppress(KeyboardInterrupt):
+            exec(compile(block.replace("loop", name), "protect.md", "exec"), scope)
+            ends.append((scope["model"].state_dict(), scope["protected"].report.steps))
+    (whole, steps), (resumed, again) = ends
+    assert steps == again == 4, "8 batches, two a step"
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+
+
+def test_the_guide_names_the_release_of_trl_that_the_tests_use() -> None:
+    (release,) = re.findall(r"^trl==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    low, high = re.fullmatch(r"trl>=(.*),<(.*)", project["optional-dependencies"]["trl"][0]).groups()  # type: ignore[union-attr]
+    page = (ROOT / "docs" / "protect.md").read_text(encoding="utf-8")
+    assert f"from version {low} and below {high}; the tests run with TRL {release}." in page
 
 
 def test_python_in_the_documents_runs(everlearn: Project) -> None:

@@ -20,7 +20,7 @@ from everlearn.comparison.runs import read_run
 from everlearn.comparison.training_log import curve, starts
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report import compare, page, write_report
+from everlearn.report import compare, page, plots, write_report
 from everlearn.report.drawing import SIZE, Drawing
 from everlearn.report.figures import draw, figure, plate, registry
 from everlearn.report.figures.balance import Balance, DomainBalance
@@ -232,6 +232,18 @@ def test_the_figure_of_the_guide_is_on_the_page(runs, monkeypatch):
     sections = re.search(r"part of a run's page where it appears:(.*?)\n\*", guide, re.DOTALL).group(1)
     named = set(re.findall(r"`([^`]*)`", " ".join(sections.split())))
     assert named == {found.section for found in registry.FIGURES.values() if found.data is Comparison} - {""}
+
+
+def test_the_plot_of_the_guide_is_drawn_of_runs(tmp_path, monkeypatch):
+    report_fixture.write_run(tmp_path / "runs" / "first", results("plain", "Sequential", 0.12))
+    report_fixture.write_run(tmp_path / "runs" / "second", results("das", "DAS", 0.06))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(plots.PLOTS, "at the end", raising=False)
+    guide = (Path(__file__).parents[2] / "docs" / "add-a-figure.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", guide.split("## For Python")[1], re.DOTALL):
+        exec(block, {"__name__": "at_the_end"})
+    monkeypatch.delitem(plots.PLOTS, "at the end")
+    assert (tmp_path / "at-the-end.png").stat().st_size > 1000
 
 
 def test_a_new_plot_is_one_function(runs, monkeypatch):
