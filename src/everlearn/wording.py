@@ -42,6 +42,13 @@ def count(number: float, noun: str, several: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else several or plural(noun)}"
 
 
+def value(of: object) -> str:
+    """Return the value of an option as a person writes it: 14600 and not 14600.0; members of a list with commas."""
+    if isinstance(of, list | tuple):
+        return ", ".join(map(value, of))
+    return repr(of).removesuffix(".0") if isinstance(of, float) else str(of)
+
+
 def percent(share: float, digits: int = 1) -> str:
     """Return a share in percent: "36.3 %"."""
     return f"{100 * share:.{digits}f} %"

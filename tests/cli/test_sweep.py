@@ -18,6 +18,7 @@ from everlearn.evaluation import text_cell
 from everlearn.grid import RecipeTemplate, load_results, read_orders, read_variations
 from everlearn.grid.arrangements import ALONE
 from everlearn.learner import ContinualLearner
+from everlearn.plugins import names
 from everlearn.report import compare, verdict
 from everlearn.run.folder import RunFolder
 from everlearn.tuning import search
@@ -468,6 +469,11 @@ def test_another_model_or_text_in_the_folder_is_refused(everlearn: Project) -> N
 def test_the_help_shows_how_methods_are_combined(everlearn: Project) -> None:
     for verb in ("tune", "sweep"):
         assert "[ewc,replay:share=0.1]" in "".join(everlearn(verb, "--help").out.split()).replace("│", "")
+
+
+def test_the_help_of_bench_lists_the_suites(everlearn: Project) -> None:
+    words = "".join(everlearn("bench", "--help").out.split()).replace("│", "")
+    assert ",".join(names("suites")) in words
 
 
 def test_another_search_in_the_folder_is_refused(everlearn: Project) -> None:

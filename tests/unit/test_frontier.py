@@ -617,6 +617,8 @@ def test_an_option_of_a_method_is_swept_where_the_method_is(everlearn: Project) 
     assert ways[-1].changes == {"train.max_steps": 2}
     parts = read_variations("migu", ["method.migu.components=[query],[key, value]"], suite)
     assert [way.title for way in parts] == ["MIGU (components query)", "MIGU (components key, value)"]
+    (strong,) = read_variations("ewc:strength=1e4", ["train.weight_decay=1.0"], suite)
+    assert strong.title == "EWC (strength 10000) · weight_decay 1"
     with pytest.raises(RecipeError, match=r"`method.migo.threshold`, but no entry has 'migo'. Did you mean 'migu'"):
         read_variations("migu", ["method.migo.threshold=0"], suite)
     with pytest.raises(EverlearnError, match="'threshold': must be below 1"):

@@ -175,6 +175,8 @@ def test_units_of_time_and_memory():
         "2 min 11 s",
         "2 h 05 min",
     ]
+    values = {14600.0: "14600", 1e-05: "1e-05", 0.5: "0.5", 3: "3", True: "True", "mean": "mean", (1.0, 2.5): "1, 2.5"}
+    assert [wording.value(each) for each in values] == list(values.values())
     assert [wording.size(b) for b in (12, 1536, 3 * 2**30)] == ["12 B", "1.54 kB", "3.22 GB"]
     assert fmt.estimate(Estimate(0.5, 0.4, 0.6), 1) == "0.5 [0.4, 0.6]"
     assert fmt.listing(["a", "b", "c"]) == "a, b and c"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from everlearn import wording
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.intervals import over_runs
 from everlearn.comparison.recipe_differences import UNKNOWN, repeats, unlike
@@ -109,7 +110,7 @@ def _amounts_apart(run: Run, twins: Sequence[Run]) -> list[str]:
 
 def _options(run: Run) -> dict[str, str]:
     return {
-        f"{method.get('name')}.{key}": str(value)
+        f"{method.get('name')}.{key}": wording.value(value)
         for method in run.results.get("methods") or []
         for key, value in (method.get("options") or {}).items()
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from everlearn import wording
 from everlearn.grid.summary import Line
 from everlearn.methods import build, names
 
@@ -113,7 +114,7 @@ def _shown(value: Any) -> float | str:
     """Return a number as a float, and anything else as a text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return wording.value(value)
 
 
 def _text(value: float | str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from everlearn import wording
 from everlearn.config.overrides import put
 from everlearn.config.reading import read_value
 from everlearn.config.recipe import parse
@@ -81,7 +82,7 @@ def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], template: RecipeTemp
     for entry, options in parts:
         if entry.name in ARRANGEMENTS:
             raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is not a method.")
-        settings = [f"{key} {_value_text(value)}" for key, value in options.items()]
+        settings = [f"{key} {wording.value(value)}" for key, value in options.items()]
         names.append("-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in options.items())]))
         titles.append(f"{entry.title} ({', '.join(settings)})" if settings else entry.title)
     specs = tuple({"name": entry.name, **options} for entry, options in parts)
@@ -146,12 +147,8 @@ def _changed(entry: RowSpec, changes: Mapping[str, Any]) -> RowSpec:
         return entry
     shown_changes = {key.removeprefix("train."): value for key, value in own.items()}
     name = "-".join([entry.name, *(f"{key.replace('*', 'all')}{_slug(value)}" for key, value in shown_changes.items())])
-    title = f"{entry.title} · {', '.join(f'{key} {value}' for key, value in shown_changes.items())}"
+    title = f"{entry.title} · {', '.join(f'{key} {wording.value(value)}' for key, value in shown_changes.items())}"
     return replace(entry, name=_short(name), title=title, changes=own)
-
-
-def _value_text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _slug(value: Any) -> str:

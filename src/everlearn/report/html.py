@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from everlearn import wording
 from everlearn.comparison import formatting as fmt
 from everlearn.comparison.comparison import Comparison, compare
 from everlearn.config.public_paths import recipe_without_folders
@@ -31,7 +32,6 @@ from everlearn.report.run_tables import cost_table, mixture_table, stage_table, 
 from everlearn.report.sections import further_sections
 from everlearn.report.tables import column_table, difference_table, differing_table, headline_table
 from everlearn.report.verdict import paragraphs, recommended
-from everlearn.wording import count
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -204,11 +204,11 @@ def _title(comparison: Comparison) -> str:
         return f"{comparison.labels[0]}: what was learnt, what was forgotten"
     if len(comparison.runs) > len(comparison.pools):
         return (
-            f"{count(len(comparison.pools), 'recipe')}, {count(len(comparison.runs), 'run')}: what "
+            f"{wording.count(len(comparison.pools), 'recipe')}, {wording.count(len(comparison.runs), 'run')}: what "
             "each learnt, what each forgot"
         )
     if len(comparison.pools) > 3:
-        return f"{count(len(comparison.runs), 'run')}: what each learnt, what each forgot"
+        return f"{wording.count(len(comparison.runs), 'run')}: what each learnt, what each forgot"
     return f"{fmt.listing(list(comparison.labels))}: what each learnt, what each forgot"
 
 
@@ -219,7 +219,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
 
     names = list(comparison.runs[0].domains if comparison.same_stream else comparison.domains)
     if len(names) > _STREAM:
-        names = [*names[: _STREAM - 4], f"… ({count(len(names), 'domain')})", *names[-3:]]
+        names = [*names[: _STREAM - 4], f"… ({wording.count(len(names), 'domain')})", *names[-3:]]
     stream = " → ".join(names)
     origin = [("Stream", stream), ("Base model", say("model"))] if comparison.streams else [("Models", say("model"))]
     return [*origin, ("Objective", say("objective")), ("Seed", say("seed"))]
@@ -231,7 +231,7 @@ def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
     for run in comparison.runs:
         for method in run.results.get("methods") or []:
             paper = str(method.get("paper") or "")
-            options = ", ".join(f"{key}={value}" for key, value in (method.get("options") or {}).items())
+            options = ", ".join(f"{key}={wording.value(value)}" for key, value in (method.get("options") or {}).items())
             title = str(method.get("title") or method.get("name"))
             # Only web addresses become links, since a results file may be foreign.
             papers[title, options] = paper if paper.startswith(("https://", "http://")) else ""

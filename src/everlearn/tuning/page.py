@@ -83,7 +83,10 @@ def _full_runs(chosen: Trial, rival: Trial | None, row: Candidate) -> str:
 
 def _setting(trial: Trial) -> str:
     return ", ".join(
-        [f"learning rate {trial.learning_rate:g}", *(f"{key} {value}" for key, value in trial.drawn.items())]
+        [
+            f"learning rate {trial.learning_rate:g}",
+            *(f"{key} {wording.value(value)}" for key, value in trial.drawn.items()),
+        ]
     )
 
 

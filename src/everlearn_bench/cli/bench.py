@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from everlearn import plugins
 from everlearn.cli.common import AsJson, Quiet, show, telling
 from everlearn.cli.grids import Budget, KeepModels, OnlyShow, Output, Showing, check_outputs, show_grid
 
@@ -21,7 +22,7 @@ HEADING = "Run"
 
 
 def command(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="The suite, for example six-domains.")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help=f"The suite: {', '.join(plugins.names('suites'))}.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
