@@ -36,8 +36,8 @@ class Options(BaseModel):
     def __init_subclass__(cls, **options: Any) -> None:
         """Say where the class is written: pydantic would look for it in all loaded modules, to read the docstrings."""
         super().__init_subclass__(**options)
-        module = sys.modules[cls.__module__]
-        if hasattr(module, "__file__"):
+        module = sys.modules.get(cls.__module__)
+        if module is not None and hasattr(module, "__file__"):
             inspect.modulesbyfile[inspect.getabsfile(module)] = cls.__module__
 
     @field_validator("*", mode="before")
