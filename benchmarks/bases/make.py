@@ -183,8 +183,8 @@ def corrupted(domain: Domain, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         bytes=plain.bytes,
         # Sentinels and ends are part of what must be said about the removed text.
         bytes_per_token=plain.bytes_per_token * spans.REMOVED / spans.ANSWER,
-        truncated=0,
         fingerprint=parts["train"].fingerprint,
+        counts=plain.counts,
     )
 
 
