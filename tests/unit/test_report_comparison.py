@@ -233,9 +233,26 @@ def test_where_no_run_keeps_general_text_none_is_taken():
         "None is worth taking unless general text may lose more than 0.02 bits/byte: Method 0 has the largest gain"
     )
     undecided = of(*drifting((0.5, 0.01), (0.021, 0.01)), tolerate=0.02)
-    assert verdict(undecided)[0].startswith("Which run to take is undecided: Method 0 has the largest gain")
-    assert "Whether general text of Method 1 lost more than 0.02 bits/byte cannot be told" in verdict(undecided)[1]
+    said = verdict(undecided)
+    assert said[0].startswith("Which run to take is undecided: Method 1 has the largest gain (+0.")
+    assert said[0].endswith(") of those that may be within the tolerance.")
+    assert said[1].startswith("The gain of Method 0 (+0.")
+    assert said[1].endswith("general text lost more than 0.02 bits/byte: take it only if that does not matter.")
+    assert said[2] == (
+        "Whether general text of Method 1 lost more than 0.02 bits/byte cannot be told: more held-out general text "
+        "(`evaluation.blocks`) narrows the interval."
+    )
     assert recommended(of(*drifting((0.5, 0.01), (0.4, 0.01)), tolerate=0.6)) == 0
+
+
+def test_more_text_is_not_advised_where_the_intervals_are_over_seeds(tmp_path):
+    folders = []
+    for seed, drift in ((1, 0.019), (2, 0.023)):
+        for found in drifting((drift, 0.01), (drift, 0.01)):
+            folders.append(report_fixture.write_run(tmp_path / f"{found['run']}-{seed}", found | {"seed": seed}))
+    said = " ".join(verdict(compare(folders, tolerate=0.02)))
+    assert "Method 1 lost more than 0.02 bits/byte cannot be told: more seeds narrow the interval." in said
+    assert "evaluation.blocks" not in said
 
 
 def test_a_drift_without_an_interval_is_undecided():

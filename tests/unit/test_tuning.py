@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import io
 import itertools
 import json
 import math
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from everlearn.commands.first_recipe import first_recipe
 from everlearn.commands.recommendation import (
@@ -32,7 +35,10 @@ from everlearn.methods.base import REGISTRY, VARIANTS
 from everlearn.ranges import Around, Between, OneOf
 from everlearn.report.figures import draw
 from everlearn.report.figures.trials import Trials, Tried
-from everlearn.tuning.page import verdict
+from everlearn.run.progress import Logged, Reporter, Terminal
+from everlearn.tuning import search
+from everlearn.tuning.page import as_data, recommended, tables, verdict
+from everlearn.tuning.page import page as page_of
 from everlearn.tuning.pilot import Trial, best, expected_best, scores_of, shortened, with_rate
 from everlearn.tuning.search import DIMENSIONS, SearchResult, Tuner, drawn
 from everlearn.tuning.space import rows_of
@@ -291,10 +297,11 @@ def trial(number: int, score: float, state: str = "complete") -> Trial:
 
 
 def test_the_best_is_a_complete_trial() -> None:
-    found = best([trial(0, 0.1), trial(1, 0.3, "stopped"), trial(2, 0.2), trial(3, 0.2), trial(4, 9.0, "failed")])
+    trials = [trial(0, 0.1), trial(1, 0.3, "stopped"), trial(2, 0.2), trial(3, 0.2), trial(4, 9.0, "failed")]
+    found = best(trials, 0.02)
     assert found is not None
     assert found.number == 2
-    assert best([trial(0, 1.0, "stopped")]) is None
+    assert best([trial(0, 1.0, "stopped")], 0.02) is None
     assert trial(0, 1.0, "failed").score == -math.inf
 
 
@@ -315,13 +322,60 @@ def test_a_broken_trial_is_left_out_of_the_picture_and_counted() -> None:
 def test_the_verdict_says_what_the_intervals_do_not_tell(gained: Any, unclear: bool, alike: bool) -> None:
     rows = rows_of(parse(RECIPE))
     plain, mas = trial(0, 0.15), trial(0, gained[0])
-    plain.row, plain.gained, mas.gained = "sequential", (0.15, 0.1, 0.2), gained
+    plain.row, plain.gained, mas.gained = "sequential", (0.15, -0.1 if unclear else 0.1, 0.2), gained
     found = SearchResult(parse(RECIPE), rows, {"sequential": [plain], "mas": [mas]}, 0.25, 0.02, 2)
     said = " ".join(verdict(found))
-    assert said.startswith("Take MAS with learning rate 0.001")
+    assert said.startswith("No trial is worth taking; the best is MAS" if unclear else "Take MAS with learning rate")
     assert ("Whether it is better than the base model is not clear" in said) == unclear
     assert ("these short runs do not tell the two apart" in said) == alike
     assert "2 trials of each were asked for" in said
+
+
+WITHIN, BEYOND, BETWEEN = (0.01, 0.005, 0.015), (0.08, 0.07, 0.09), (0.03, 0.01, 0.05)
+
+
+def judged(number: int, drift: tuple[float, float, float], gain: float = 0.3) -> Trial:
+    """A trial whose gain is clear, with the score that it has."""
+    of = trial(number, gain - max(0.0, drift[0] - 0.02))
+    of.gained, of.drifts = (gain, gain - 0.01, gain + 0.01), {"general": drift}
+    return of
+
+
+@pytest.mark.parametrize(
+    ("trials", "number", "worth", "opening", "also"),
+    [
+        ([judged(0, BEYOND)], 0, False, "No trial is worth taking; the best is MAS", "General text lost more than"),
+        ([judged(0, BETWEEN)], 0, None, "No trial is clearly worth taking; the best is MAS", "is undecided"),
+        ([judged(0, WITHIN)], 0, True, "Take MAS", "general drift +0.010 (+0.005 to +0.015)"),
+        ([judged(0, BEYOND, 0.9), judged(1, WITHIN)], 1, True, "Take MAS", "has a higher score, but is not clearly"),
+        ([judged(0, BEYOND, 0.9), judged(1, BETWEEN)], 1, None, "No trial is clearly worth taking", "is undecided"),
+    ],
+)
+def test_a_trial_is_taken_by_the_rule_of_reports(
+    trials: list[Trial], number: int, worth: bool | None, opening: str, also: str
+) -> None:
+    plain = [replace(each, row="sequential", state="stopped") for each in trials]
+    found = SearchResult(
+        parse(RECIPE), rows_of(parse(RECIPE)), {"sequential": plain, "mas": trials}, 0.25, 0.02, len(trials)
+    )
+    chosen = found.chosen
+    assert chosen is trials[number]
+    assert chosen.worth_taking(0.02) is worth
+    assert verdict(found)[0].startswith(opening)
+    assert also in " ".join(verdict(found))
+    assert all(f"# {sentence}\n" in recommended(found, chosen) for sentence in verdict(found))
+    rows = dict(tables(found)[0].rows)
+    word, state = rows[f"MAS {number + 1}"][5].text, rows[f"MAS {number + 1}"][-1].text
+    assert (word, state) == ({True: "yes", False: "no", None: "undecided"}[worth], "complete, chosen")
+    assert rows["Sequential 1"][5].text == "–"
+    assert as_data(found)["chosen"]["worth_taking"] is worth
+    assert "clearly best" not in page_of(found), "one seed without an interval of the score"
+
+
+def test_the_worst_of_several_general_sets_decides() -> None:
+    of = judged(0, WITHIN)
+    of.drifts["code"] = BEYOND
+    assert of.worth_taking(0.02) is False
 
 
 def test_a_domains_own_rate_moves_with_the_drawn_one() -> None:
@@ -335,6 +389,25 @@ def test_what_was_stopped_or_failed_is_no_advantage() -> None:
     trials = [trial(0, 0.3), trial(1, 0.1), trial(2, 0.9, "stopped"), trial(3, 5.0, "failed")]
     assert sorted(scores_of(trials)) == [0.1, 0.1, 0.1, 0.3]
     assert scores_of(trials[2:]) == []
+
+
+def test_the_time_left_of_the_search_is_no_run_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of a trial show the time left of its run, once as its phase and once as its logging step."""
+    file = io.StringIO()
+    tuner = Tuner(parse(RECIPE), tmp_path, trials=2, reporter=Terminal(Console(file=file, width=120)))
+    replace(trial(0, 0.1), row="sequential", seconds=60.0).save(tmp_path / "trials" / "sequential-0.json")
+
+    def pilot(raw: Any, of: Trial, place: Path, ask: Any, reporter: Reporter, tolerate: float) -> None:
+        reporter.log(Logged("a", 1, 1, 4, 4, 1.0, run_left=7.0))
+        with reporter.activity("Saving a", None):
+            pass
+
+    monkeypatch.setattr(search, "run_pilot", pilot)
+    tuner._advance(tuner.rows[1], 0, [0.5] * DIMENSIONS, {"domains": []})
+    said, step, phase = file.getvalue().splitlines()
+    assert said == "MAS 1/2: search ~3 min left", "three trials of a minute"
+    assert step.endswith("run ~7 s left")
+    assert phase == "MAS 1/2: Saving a  run ~7 s left"
 
 
 @pytest.mark.parametrize(

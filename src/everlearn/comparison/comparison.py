@@ -385,3 +385,17 @@ def side(drifts: Iterable[Estimate], bound: float) -> Side:
     if True in above:
         return Side.BEYOND
     return Side.UNDECIDED if None in above else Side.WITHIN
+
+
+def worth_taking(gained: Estimate, where: Side) -> bool | None:
+    """Return whether a run is worth taking (docs/evaluation.md); None if its intervals leave that undecided.
+
+    Args:
+        gained: how much better it is at its domains at the end of the stream than the base model.
+        where: position of its general drift; unmeasured drift does not count against it.
+    """
+    if gained.sign is None:
+        return None
+    if gained.sign != 1 or where is Side.BEYOND:
+        return False
+    return None if where is Side.UNDECIDED else True

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from everlearn import wording
-from everlearn.comparison.comparison import Comparison, Side
+from everlearn.comparison.comparison import Comparison, Side, worth_taking
 from everlearn.comparison.formatting import decimals, fixed, listing, named, shorten
 from everlearn.comparison.measures import Measure
 from everlearn.comparison.recipe_differences import Values
@@ -20,8 +20,6 @@ from everlearn.evaluation.estimate import Estimate
 
 _SAID = 4
 """Maximum number of runs or settings that a sentence names; the rest is counted."""
-_TAKEN = (Side.WITHIN, Side.NOT_MEASURED)
-"""Positions of general drift with which a run may be taken; unmeasured drift does not count against it."""
 
 MUCH = 1.5
 """The compute of a run is named if it is more than this many times the least."""
@@ -99,7 +97,7 @@ def recommended(comparison: Comparison) -> int | None:
 
 def _candidates(comparison: Comparison, gained: Measure) -> list[int]:
     """Return the runs that are worth taking, the largest gain first."""
-    return [run for run in gained.ranking if gained.estimates[run].sign == 1 and comparison.side(run) in _TAKEN]
+    return [run for run in gained.ranking if worth_taking(gained.estimates[run], comparison.side(run))]
 
 
 def _rule(comparison: Comparison) -> list[str]:
@@ -154,7 +152,7 @@ def _choice(comparison: Comparison) -> list[str]:
         why = "the runs have no domain in common" if apart else "none was measured at the end against the base model"
         return [f"No run can be recommended: {why}."]
     candidates = _candidates(comparison, gained)
-    first = (candidates or gained.ranking)[0]
+    first = (candidates or _undecided(comparison, gained) or gained.ranking)[0]
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
     if waiting := _waiting(comparison):
@@ -178,7 +176,7 @@ def _choice(comparison: Comparison) -> list[str]:
     elif candidates:
         sentences = _take(comparison, gained, first, taken)
     elif estimate.sign == 1:
-        sentences = _none_within(comparison, gained)
+        sentences = _none_within(comparison, gained, first)
     else:
         how = "every run is worse" if estimate.sign == -1 else "no run is clearly better"
         best = "the least bad" if estimate.sign == -1 else "the best"
@@ -217,8 +215,12 @@ def _take(comparison: Comparison, gained: Measure, chosen: int, alike: list[int]
         clear = all(gained.judge(chosen, run) == 1 for run in after)
         better += f", {'clearly more than any other run' if clear else 'the largest gain of all runs'}"
     taken = _few([comparison.labels[run] for run in (chosen, *alike)], "or")
-    sentences = [f"Take {taken}: {better}."]
-    dear = [run for run in before if gained.estimates[run].sign == 1]
+    return [f"Take {taken}: {better}.", *_larger(comparison, gained, before)]
+
+
+def _larger(comparison: Comparison, gained: Measure, before: Sequence[int]) -> list[str]:
+    """Name those of the runs before the chosen one in the ranking that gained clearly, and what rules them out."""
+    sentences, dear = [], [run for run in before if gained.estimates[run].sign == 1]
     for where, words in {
         Side.BEYOND: f"general text lost more than {_bound(comparison)}: take it only if that does not matter",
         Side.UNDECIDED: f"whether general text lost more than {_bound(comparison)} is undecided",
@@ -230,11 +232,14 @@ def _take(comparison: Comparison, gained: Measure, chosen: int, alike: list[int]
     return sentences
 
 
-def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
+def _undecided(comparison: Comparison, gained: Measure) -> list[int]:
+    """Return the runs that are better than the base model, and may keep general text or not."""
+    return [run for run in gained.ranking if gained.estimates[run].sign == 1 and comparison.side(run) is Side.UNDECIDED]
+
+
+def _none_within(comparison: Comparison, gained: Measure, first: int) -> list[str]:
     """Say which runs are better than the base model if none is known to keep general text."""
-    better = [run for run in gained.ranking if gained.estimates[run].sign == 1]
-    first, bound = better[0], _bound(comparison)
-    undecided = [comparison.labels[run] for run in better if comparison.side(run) is Side.UNDECIDED]
+    undecided, bound = _undecided(comparison, gained), _bound(comparison)
     largest = f"{comparison.labels[first]} has the largest gain ({_value(gained, gained.estimates[first])})"
     if not undecided:
         return [
@@ -242,10 +247,14 @@ def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
             "lost more.",
             "If that does not matter, take it; a higher `report.tolerate` says so.",
         ]
+    before = gained.ranking[: gained.ranking.index(first)]
+    over_seeds = all(len(comparison.pools[run].runs) > 1 for run in undecided)
+    more = "more seeds narrow" if over_seeds else "more held-out general text (`evaluation.blocks`) narrows"
+    labels = _few([comparison.labels[run] for run in undecided])
     return [
-        f"Which run to take is undecided: {largest}.",
-        f"Whether general text of {_few(undecided)} lost more than {bound} cannot be told: more "
-        "held-out general text (`evaluation.blocks`) or more seeds narrow the interval.",
+        f"Which run to take is undecided: {largest}{' of those that may be within the tolerance' if before else ''}.",
+        *_larger(comparison, gained, before),
+        f"Whether general text of {labels} lost more than {bound} cannot be told: {more} the interval.",
     ]
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from everlearn import wording
+from everlearn.comparison.comparison import Side
 from everlearn.comparison.formatting import MISSING, fixed
 from everlearn.config.reading import written
+from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
 from everlearn.methods.sequential import PLAIN
 from everlearn.report.drawing import legend_of
@@ -27,6 +29,7 @@ from everlearn.version import __version__
 
 _UNIT = "bits/byte"
 _PLACES = 3
+_WORTH = {True: "yes", False: "no", None: "undecided"}
 
 
 def verdict(result: SearchResult) -> list[str]:
@@ -35,18 +38,9 @@ def verdict(result: SearchResult) -> list[str]:
     if chosen is None:
         return ["No trial was completed: every one failed or was stopped. Lower `train.learning_rate`, or try more."]
     row, plain = result.row(chosen), result.rows[0]
-    rival = best(result.trials[plain.name])
-    sentences = [
-        f"Take {row.title} with {_setting(chosen)}: {_gain_text(chosen)}."
-        if chosen.score > 0
-        else f"No trial is worth taking; the least bad is {row.title} with {_setting(chosen)}: {_gain_text(chosen)}."
-    ]
+    rival = best(result.trials[plain.name], result.tolerate)
+    sentences = _opening(result, chosen)
     low, high = chosen.gained[1:]
-    if low is not None and low <= 0 < chosen.score:
-        sentences.append(
-            "Whether it is better than the base model is not clear from these short runs: a higher `--share` or more "
-            "held-out text (`evaluation.blocks`) tells more."
-        )
     if row.plain and len(result.rows) > 1:
         sentences.append("No method that was tried did better than that.")
     elif rival is not None:
@@ -54,7 +48,7 @@ def verdict(result: SearchResult) -> list[str]:
         if low is not None and high is not None and rival.gained[0] is not None and low <= rival.gained[0] <= high:
             sentences.append("Its gain lies inside that interval: these short runs do not tell the two apart.")
     count = min(len(trials) for trials in result.trials.values())
-    general = chosen.drift is not None
+    general = bool(chosen.drifts)
     drift = f", less general drift beyond {result.tolerate:g} {_UNIT} (`report.tolerate`)" if general else ""
     sentences.append(
         f"The score is the gain at the end{drift}; trials were {100 * result.share:.0f} % of the recipe's steps (at "
@@ -68,6 +62,33 @@ def verdict(result: SearchResult) -> list[str]:
         sentences.append("Of one domain nothing can be forgotten; only learning and general drift are compared.")
     if count < result.trial_count:
         sentences.append(f"{result.trial_count} trials of each were asked for: call it again to go on.")
+    return sentences
+
+
+def _opening(result: SearchResult, chosen: Trial) -> list[str]:
+    """Say whether the chosen trial is worth taking, and which trial with a higher score is not."""
+    worth, where = chosen.worth_taking(result.tolerate), chosen.side(result.tolerate)
+    trial = f"{result.row(chosen).title} with {_setting(chosen)}: {_gain_text(chosen)}."
+    bound = f"{result.tolerate:g} {_UNIT} (`report.tolerate`)"
+    if worth:
+        top = max((each for each in result.every if each.state == "complete"), key=lambda each: each.score)
+        higher = f"{result.row(top).title} with {_setting(top)} has a higher score, but is not clearly worth taking"
+        return [f"Take {trial}", *([f"{higher}: {_gain_text(top)}."] if top.score > chosen.score else [])]
+    if chosen.score <= 0:
+        return [f"No trial is worth taking; the least bad is {trial}"]
+    sentences = [f"No trial is {'clearly ' if worth is None else ''}worth taking; the best is {trial}"]
+    if Estimate(*chosen.gained).sign != 1:
+        sentences.append(
+            "Whether it is better than the base model is not clear from these short runs: a higher `--share` or more "
+            "held-out text (`evaluation.blocks`) tells more."
+        )
+    if where is Side.BEYOND:
+        sentences.append(f"General text lost more than {bound}: take it only if that does not matter.")
+    if where is Side.UNDECIDED:
+        sentences.append(
+            f"Whether general text lost more than {bound} is undecided: more held-out general text "
+            "(`evaluation.blocks`) tells more."
+        )
     return sentences
 
 
@@ -91,38 +112,42 @@ def _setting(trial: Trial) -> str:
 
 
 def _gain_text(trial: Trial) -> str:
-    value, low, high = trial.gained
-    ends = "" if low is None or high is None else f" ({fixed(low, _PLACES, True)} to {fixed(high, _PLACES, True)})"
-    parts = [f"gain at the end {fixed(value, _PLACES, True)} {_UNIT}{ends}"]
+    parts = [f"gain at the end {_signed(Estimate(*trial.gained), f' {_UNIT}')}"]
     parts += [f"learnt {fixed(trial.learnt, _PLACES)}"] if trial.learnt is not None else []
     parts += [f"forgotten {fixed(trial.forgotten, _PLACES)}"] if trial.forgotten is not None else []
-    parts += [f"general drift {fixed(trial.drift, _PLACES, True)}"] if trial.drift is not None else []
+    parts += [f"general drift {_signed(trial.drift)}"] if trial.drifts else []
     return ", ".join(parts)
+
+
+def _signed(estimate: Estimate, unit: str = "") -> str:
+    ends = "" if estimate.interval is None else f" ({' to '.join(fixed(e, _PLACES, True) for e in estimate.interval)})"
+    return f"{fixed(estimate.value, _PLACES, True)}{unit}{ends}"
 
 
 def tables(result: SearchResult) -> list[Table]:
     """Return a table of all trials, the best first, and one of the search space."""
     ordered = sorted(result.every, key=lambda trial: (trial.state != "complete", -trial.score))
     rows = [(f"{result.row(trial).title} {trial.number + 1}", _cells(result, trial)) for trial in ordered]
-    header = ("Trial", "Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Setting", "State")
-    caption = f"In {_UNIT}. Stopped: after a domain its score was below the worst quarter of its row."
+    numbers = ("Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓")
+    header = ("Trial", *numbers, "Worth taking", "Setting", "State")
+    caption = (
+        f"In {_UNIT}. Worth taking: the gain is above 0, and general drift at most {result.tolerate:g} "
+        "(`report.tolerate`), by 95 % intervals. Chosen: the highest score, of those that are worth taking if any is. "
+        "Stopped: after a domain its score was below the worst quarter of its row."
+    )
     return [Table("Trials", header, tuple(rows), caption), _spaces(result.rows)]
 
 
 def _cells(result: SearchResult, trial: Trial) -> tuple[TableCell, ...]:
-    numbers = (trial.score, trial.gained[0], trial.learnt, trial.forgotten, trial.drift)
+    numbers = (trial.score, trial.gained[0], trial.learnt, trial.forgotten, trial.drift.value)
     signed = (True, True, False, False, True)
     texts = [
         MISSING if number is None or not math.isfinite(number) else fixed(number, _PLACES, sign)
         for number, sign in zip(numbers, signed, strict=True)
     ]
-    chosen = trial is result.chosen
-    return (
-        TableCell(texts[0], best=chosen),
-        *(TableCell(text) for text in texts[1:]),
-        TableCell(_setting(trial)),
-        TableCell(trial.state),
-    )
+    worth = _WORTH[trial.worth_taking(result.tolerate)] if trial.state == "complete" else MISSING
+    state = f"{trial.state}, chosen" if trial is result.chosen else trial.state
+    return tuple(map(TableCell, (*texts, worth, _setting(trial), state)))
 
 
 def _spaces(rows: Sequence[Candidate]) -> Table:
@@ -137,7 +162,7 @@ def _spaces(rows: Sequence[Candidate]) -> Table:
 def page(result: SearchResult) -> str:
     """Return the page as text."""
     legend = tuple(legend_of(row.title for row in result.rows))
-    drift = any(trial.drift is not None for trial in result.every)
+    drift = any(trial.drifts for trial in result.every)
     lost = "forgotten + general drift" if drift else "forgotten"
     marks = []
     for row in result.rows:
@@ -163,7 +188,7 @@ def page(result: SearchResult) -> str:
 
 
 def _tried(result: SearchResult, trial: Trial) -> Tried:
-    lost = (trial.forgotten or 0.0) + (trial.drift or 0.0)
+    lost = (trial.forgotten or 0.0) + (trial.drift.value or 0.0)
     return Tried(lost, trial.learnt or 0.0, _setting(trial), trial is result.chosen)
 
 
@@ -195,17 +220,19 @@ def as_data(result: SearchResult) -> dict[str, Any]:
     """Return the results as plain data, for JSON."""
     chosen = result.chosen
     return {
-        "chosen": None if chosen is None else _data(chosen),
+        "chosen": None if chosen is None else _data(result, chosen),
         "verdict": verdict(result),
         "tolerate": result.tolerate,
         "share": result.share,
-        "trials": [_data(trial) for trial in result.every],
+        "trials": [_data(result, trial) for trial in result.every],
         "expected_best": {row.title: expected_best(scores_of(result.trials[row.name])) for row in result.rows},
     }
 
 
-def _data(trial: Trial) -> Mapping[str, Any]:
-    return asdict(trial) | {"score": trial.score if math.isfinite(trial.score) else None}
+def _data(result: SearchResult, trial: Trial) -> Mapping[str, Any]:
+    worth = trial.worth_taking(result.tolerate) if trial.state == "complete" else None
+    score = trial.score if math.isfinite(trial.score) else None
+    return asdict(trial) | {"score": score, "drift": trial.drift.value, "worth_taking": worth}
 
 
 def write(result: SearchResult, place: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everlearn import files
+from everlearn.comparison.comparison import Side, side, worth_taking
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RunError, TrainingDiverged
 from everlearn.evaluation.estimate import Estimate, mean
@@ -42,7 +43,7 @@ class Trial:
         learnt: gain right after each domain's stage, in bits per byte, averaged over the domains.
         forgotten: loss of this gain by the end, averaged over the earlier domains.
         gained: gain at the end, averaged over the domains, with its 95 % interval.
-        drift: general drift, averaged over the general sets.
+        drifts: general set → its general drift, with its 95 % interval.
         seconds: duration.
         why: why it failed.
     """
@@ -57,7 +58,7 @@ class Trial:
     learnt: float | None = None
     forgotten: float | None = None
     gained: tuple[float | None, float | None, float | None] = (None, None, None)
-    drift: float | None = None
+    drifts: dict[str, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
     seconds: float = 0.0
     why: str = ""
 
@@ -66,6 +67,19 @@ class Trial:
         """The objective of the search: the last score; minus infinity if there is none."""
         last = self.scores[-1] if self.scores and self.state != "failed" else None
         return -math.inf if last is None else last
+
+    @property
+    def drift(self) -> Estimate:
+        """General drift, averaged over the general sets."""
+        return mean(Estimate(*each) for each in self.drifts.values())
+
+    def side(self, tolerate: float) -> Side:
+        """Return whether its general drift is within the tolerance."""
+        return side((Estimate(*each) for each in self.drifts.values()), tolerate)
+
+    def worth_taking(self, tolerate: float) -> bool | None:
+        """Return whether a complete trial is worth taking, by the rule of reports; None if that is undecided."""
+        return worth_taking(Estimate(*self.gained), self.side(tolerate))
 
     @property
     def name(self) -> str:
@@ -85,8 +99,9 @@ class Trial:
         """
         raw = files.read_json(path)
         try:
-            return cls(**{**raw, "gained": tuple(raw["gained"])})
-        except (TypeError, KeyError) as error:
+            drifts = {name: tuple(each) for name, each in raw["drifts"].items()}
+            return cls(**{**raw, "gained": tuple(raw["gained"]), "drifts": drifts})
+        except (TypeError, KeyError, AttributeError) as error:
             raise RunError(f"{path} is no trial of this search ({error}). Remove it; it is run again.") from None
 
 
@@ -157,7 +172,7 @@ def score_of(results: Results, tolerate: float) -> float | None:
 
     It is None if no gain was measured or a number is not finite.
     """
-    gained, drift = _mean(results, "gained").value, _drift(results)
+    gained, drift = _mean(results, "gained").value, mean(_estimates(results, "general_drift").values()).value
     return None if gained is None else gained - max(0.0, (drift or 0.0) - tolerate)
 
 
@@ -170,11 +185,6 @@ def _estimates(results: Results, quantity: str) -> Mapping[str, Estimate]:
 
 def _mean(results: Results, quantity: str) -> Estimate:
     return _estimates(results, quantity).get(MEAN, Estimate())
-
-
-def _drift(results: Results) -> float | None:
-    """Return the mean general drift over the general sets."""
-    return mean(_estimates(results, "general_drift").values()).value
 
 
 def run_pilot(
@@ -225,7 +235,11 @@ def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> 
     gained = _mean(results, "gained")
     trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
     trial.gained = (gained.value, gained.low, gained.high)
-    trial.drift = _drift(results)
+    trial.drifts = {
+        name: (each.value, each.low, each.high)
+        for name, each in _estimates(results, "general_drift").items()
+        if each.value is not None
+    }
     if results.status != "finished":
         trial.state = "stopped"
         return
@@ -236,10 +250,14 @@ def _conclude(trial: Trial, results: Results, domains: int, tolerate: float) -> 
         trial.state, trial.why = "failed", "A score of the last model is not finite."
 
 
-def best(trials: Sequence[Trial]) -> Trial | None:
-    """Return the complete trial with the highest score (the first of equal ones), or None."""
+def best(trials: Sequence[Trial], tolerate: float) -> Trial | None:
+    """Return the complete trial with the highest score (the first of equal ones), or None.
+
+    One that is worth taking, or may be, comes before all that are not.
+    """
+    order = (False, None, True)
     complete = [trial for trial in trials if trial.state == "complete"]
-    return max(complete, key=lambda trial: trial.score, default=None)
+    return max(complete, key=lambda each: (order.index(each.worth_taking(tolerate)), each.score), default=None)
 
 
 def scores_of(trials: Sequence[Trial]) -> list[float]:

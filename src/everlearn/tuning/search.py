@@ -22,6 +22,7 @@ from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.tuning.pilot import Trial, best, run_pilot, shortened, with_rate
 from everlearn.tuning.space import Candidate, rate_of, rows_of
+from everlearn.wording import duration
 
 SEED = 0
 """Seed of the sampled points, which are the same for all rows and all searches."""
@@ -63,22 +64,11 @@ class SearchResult:
     @property
     def chosen(self) -> Trial | None:
         """The trial to take."""
-        return best(self.every)
+        return best(self.every, self.tolerate)
 
     def row(self, trial: Trial) -> Candidate:
         """Return the row of a trial."""
         return next(row for row in self.rows if row.name == trial.row)
-
-
-class _Parts(Once):
-    """A reporter that adds the duration of later trials to the remaining time of the current one."""
-
-    rest: float | None = None
-    """Estimated seconds of the later trials; None until a trial is finished."""
-
-    def left(self, seconds: float | None) -> None:
-        """Report the remaining time of the search, if it is known."""
-        self.other.left(None if seconds is None or self.rest is None else seconds + self.rest)
 
 
 class Tuner:
@@ -111,7 +101,7 @@ class Tuner:
         self.recipe, self.place, self.count, self.share = recipe, place, trials, share
         self.rows = rows_of(recipe, methods)
         self.tolerate = recipe.report.tolerate
-        self.reporter = _Parts(reporter or Reporter())
+        self.reporter = Once(reporter or Reporter())
 
     def run(self, minutes: float | None = None) -> SearchResult:
         """Run the missing trials, in rounds with one trial of each row.
@@ -146,11 +136,12 @@ class Tuner:
             for row in self.rows:
                 self._advance(row, number, points[number], pilots)
 
-    def _rest(self) -> float | None:
-        """Estimate the seconds of the trials after the current one from the finished ones."""
-        known = [trial for trials in self._known().values() for trial in trials]
-        missing = self.count * len(self.rows) - len(known) - 1
-        return missing * sum(trial.seconds for trial in known) / len(known) if known else None
+    def _say_rest(self) -> None:
+        """Show the time left of the search, estimated from the finished trials; a run's own is that of its trial."""
+        if known := [trial for trials in self._known().values() for trial in trials]:
+            missing = self.count * len(self.rows) - len(known)
+            seconds = missing * sum(trial.seconds for trial in known) / len(known)
+            self.reporter.say(f"{self.reporter.cell}: search ~{duration(max(1.0, seconds))} left")
 
     def result(self) -> SearchResult:
         """Return the results so far, without incomplete rounds."""
@@ -181,7 +172,8 @@ class Tuner:
         path = self._file(row, number)
         trial = Trial.load(path) if path.is_file() else Trial(row.name, number, *row.at(point))
         if trial.state == "running":
-            self.reporter.cell, self.reporter.rest = f"{row.title} {number + 1}/{self.count}", self._rest()
+            self.reporter.cell = f"{row.title} {number + 1}/{self.count}"
+            self._say_rest()
             raw = with_rate(pilots, trial.learning_rate, rate_of(self.recipe))
 
             def goes_on(trial: Trial) -> bool:
