@@ -15,6 +15,7 @@ from everlearn.comparison.pairs import aligned
 from everlearn.comparison.runs import Run
 from everlearn.errors import RunError
 from everlearn.grid.numbers import numbers
+from everlearn.grid.page import GridPage
 from everlearn.grid.rows import resolve
 from everlearn_bench.claims.constant_predictions import constant_table
 from everlearn_bench.claims.crossed_effects import crossed_mean, holm, mean_of_these
@@ -396,8 +397,6 @@ def test_entries_stand_in_the_order_of_the_main_table() -> None:
     assert len(tables) == 3
     for table in tables:
         assert [name for name, _ in table.rows] == wanted
-    from everlearn.grid.page import GridPage
-
     assert [line.entry for line in GridPage(SIX, cells).lines] == wanted
 
 
@@ -418,6 +417,9 @@ def test_first_two_domains_against_the_last_two() -> None:
         "Effect of the order: bits per byte forgotten",
         "First two against last two domains (bits per byte)",
     ]
+    unknown = like(cells[0], tasks={}, bits_per_byte={})
+    assert effect_tables([unknown], SIX), "one run without a score that both ends have"
+    assert not [table.title for table in GridPage(SIX, [unknown]).tables() if table.title.startswith("First two")]
 
 
 def test_a_mean_over_these_tasks_as_worked_out_by_hand() -> None:

@@ -32,7 +32,7 @@ from everlearn.report.figures.violins import Violins
 from everlearn.report.html import render, with_code
 from everlearn.report.run_tables import cost_table
 from everlearn.report.sections import Section
-from everlearn.report.tables import Table, TableCell, headline_table
+from everlearn.report.tables import Table, TableCell, column_table, further_tables, headline_table, legend_of_bold
 from everlearn.report.verdict import verdict
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -126,6 +126,25 @@ def test_the_page_has_everything(text):
     ):  # fmt: skip
         assert words in text, words
     assert "causal study" not in text
+
+
+def test_every_quantity_is_on_the_page_with_the_word_of_the_bold_ones(comparison):
+    tables = further_tables(comparison)
+    assert tables[0].title == "Further quantities: Bits per byte"
+    rows = dict(tables[0].rows)
+    (title,) = [name for name in rows if name.startswith("Backward transfer")]
+    value = comparison.measure("bits_per_byte", "backward_transfer").estimates[comparison.ranking[0]].value
+    assert float(rows[title][0].text.replace("−", "-")) == pytest.approx(value, abs=1e-2)
+    assert not [name for name in rows if name.startswith("Learnt")], "it is in the first table"
+    assert "<summary>Further quantities</summary>" in page(comparison)
+    assert any(cell.best for cells in rows.values() for cell in cells)
+    for table in (*tables, *(column_table(each, comparison) for each in comparison.headline)):
+        assert table.caption == legend_of_bold(table.rows)
+
+
+def test_the_page_of_some_runs_says_that_others_are_missing(comparison):
+    text = page(comparison, "2 of 3 runs are done; missing: mas.")
+    assert "2 of 3 runs are done; missing: mas." in text.split("</section>")[0]
 
 
 def test_the_diagonal_is_outlined_and_the_base_row_is_plain(text):

@@ -97,6 +97,7 @@ def show_grid(
     from everlearn.files import write_text
     from everlearn.grid import load_results
     from everlearn.grid.cells import run_folders, runs_of
+    from everlearn.grid.grid import completeness
     from everlearn.grid.page import GridPage, status_table
     from everlearn.report import page
     from everlearn.report.tables import terminal_table
@@ -117,9 +118,10 @@ def show_grid(
                 if not how.optional:
                     raise
                 parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
+    incomplete = completeness(states) if any(state.state != "done" for state in states) else ""
     report = [place / "runs.html"] if folders else []
     for file in report:
-        write_text(file, page(compare_runs(runs_of(cells, folders or {}))))
+        write_text(file, page(compare_runs(runs_of(cells, folders or {})), incomplete))
     parts += [Text(f"Wrote {file}") for file in (*report, *also())]
     failed = any(state.state == "failed" for state in states) and not how.only
     if states and (failed or not how.quiet):

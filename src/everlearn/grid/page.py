@@ -154,7 +154,8 @@ class GridPage:
         titles = tuple((line.label, (TableCell(self.titles[line.entry]),)) for line in self.lines)
         if any(label != complete.text for label, (complete,) in titles):
             tables.append(Table("The rows with everything that was set", ("Row", "Set"), titles))
-        return [*tables, *(table for part in self.parts for table in part.last_tables())]
+        tables += [table for part in self.parts for table in part.last_tables()]
+        return [table for table in tables if any(cell.text != fmt.MISSING for _, row in table.rows for cell in row)]
 
     @property
     def _columns(self) -> list[NumberColumn]:

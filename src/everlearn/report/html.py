@@ -30,7 +30,7 @@ from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.tradeoff import Tradeoff, TradeoffPoint
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, task_table
 from everlearn.report.sections import further_sections
-from everlearn.report.tables import column_table, difference_table, differing_table, headline_table
+from everlearn.report.tables import column_table, difference_table, differing_table, further_tables, headline_table
 from everlearn.report.verdict import paragraphs, recommended
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def page(comparison: Comparison) -> str:
+def page(comparison: Comparison, incomplete: str = "") -> str:
     """Return the page as text.
 
     Its size grows with the number of runs and the number of domains, but not with their product.
@@ -85,6 +85,7 @@ def page(comparison: Comparison) -> str:
         title=_title(comparison),
         top=top_figure(comparison),
         verdict=paragraphs(comparison),
+        incomplete=incomplete,
         headline=headline_table(comparison),
         differences=difference_table(comparison) if several and comparison.headline else None,
         differing=differing_table(comparison),
@@ -96,6 +97,7 @@ def page(comparison: Comparison) -> str:
         domain_tables=[
             column_table(m, comparison) for m in comparison.headline if m.quantity.signed and len(m.columns) > 1
         ],
+        further_quantities=further_tables(comparison),
         # Without a stream there is neither a base model nor an end; the models' scores are in the first table.
         tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
         cost=cost_table(comparison) if any(run.domains for run in comparison.runs) else None,

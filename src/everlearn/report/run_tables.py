@@ -9,7 +9,7 @@ from everlearn.comparison.replicates import pooled
 from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import Estimate, mean, number
 from everlearn.report.drawing import SERIES
-from everlearn.report.tables import BRIEF, Table, TableCell, estimate_cell
+from everlearn.report.tables import BRIEF, Table, TableCell, estimate_cell, legend_of_bold
 
 
 def task_table(comparison: Comparison, metric: str) -> Table:
@@ -44,7 +44,8 @@ def task_table(comparison: Comparison, metric: str) -> Table:
         rows.append(("mean", tuple(cells)))
     names = (*(name for name, _ in columns), *(comparison.labels[pool] for pool in shown))
     arrow = "↑" if matrices[0].higher_is_better else "↓"
-    return Table(f"{matrices[0].title} {arrow} at the end of the stream", ("Task", *names), tuple(rows))
+    title = f"{matrices[0].title} {arrow} at the end of the stream"
+    return Table(title, ("Task", *names), tuple(rows), legend_of_bold(rows))
 
 
 def cost_table(comparison: Comparison) -> Table:

@@ -43,6 +43,14 @@ class TableCell:
     """Number by which the column is sorted if the text does not give it (``1.45 GB``, ``2 min 10 s``)."""
 
 
+BOLD = "Bold: the interval of the difference to every other run excludes zero."
+
+
+def legend_of_bold(rows: Iterable[tuple[str, Iterable[TableCell]]]) -> str:
+    """Return what bold numbers are, for the caption of a table that has some."""
+    return BOLD if any(cell.best for _, cells in rows for cell in cells) else ""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of text; the first column names the rows."""
@@ -101,7 +109,7 @@ def headline_table(comparison: Comparison) -> Table:
         rows.append((f"{rank}{comparison.labels[pool]}", (*seeds, *cells)))
     caption = f"Gain: against the base model. {brackets(comparison)} Arrows point to the better side."
     if len(comparison.pools) > 1:
-        caption += " Bold: the interval of the difference to every other run excludes zero."
+        caption += f" {BOLD}"
     if comparison.differing:
         caption += " Runs with different data, steps or tokens are never bold."
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
@@ -188,7 +196,25 @@ def column_table(measure: Measure, comparison: Comparison) -> Table:
     rows = [(column, cells(measure.column(column))) for column in measure.columns]
     if len(rows) > 1:
         rows.append(("mean", cells(replace(measure, samples={}) if brief else measure)))
-    return Table(heading(measure), ("Domain", *(comparison.labels[pool] for pool in shown)), tuple(rows))
+    header = ("Domain", *(comparison.labels[pool] for pool in shown))
+    return Table(heading(measure), header, tuple(rows), legend_of_bold(rows))
+
+
+def further_tables(comparison: Comparison) -> list[Table]:
+    """Make a table for each metric of its quantities that the first table lacks × the first runs of the ranking."""
+    shown = comparison.ranking[:SERIES]
+    tables = []
+    for metric, measures in comparison.measures.items():
+        rows = [
+            (heading(each), tuple(cell(each.estimates[pool], each, each.best == pool) for pool in shown))
+            for each in measures
+            if not any(each is shown_first for shown_first in comparison.headline)
+        ]
+        if rows and comparison.streams:
+            title = comparison.matrices(metric)[0].title
+            header = ("Quantity", *(comparison.labels[pool] for pool in shown))
+            tables.append(Table(f"Further quantities: {title}", header, tuple(rows), legend_of_bold(rows)))
+    return tables
 
 
 def all_tables(comparison: Comparison) -> list[Table]:
