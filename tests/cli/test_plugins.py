@@ -102,6 +102,11 @@ def test_an_installed_package_reaches_every_command(everlearn: Project, site: Pa
     page = (folder / "page.html").read_text(encoding="utf-8")
     for shown in ("Gained at the end of the stream.", "Order of the stages", "a → b", "Lost in the last stage"):
         assert shown in page
+    runs = (folder / "sweep/first/runs.html").read_text(encoding="utf-8")
+    for each in (page, runs):
+        quantities = each.partition("<summary>Further quantities</summary>")[2].partition("</details>")[0]
+        assert "Lost in the last stage" in quantities
+        assert "Further quantities: Bits per token" in quantities
     assert len(json.loads(analysed.out)["norms"]["Norm"]) == 3
     assert "<h2>Norms</h2>" in (folder / "runs/first/analysis-norms.html").read_text(encoding="utf-8")
     assert len(list((folder / "bench" / "weather").glob("near_base*.json"))) == 1
@@ -234,6 +239,28 @@ def test_a_broken_plugin_is_a_sentence_and_in_a_list_a_last_line(everlearn: Proj
         assert one.err.startswith(f"Error: {sentence}")
         assert says in one.err
         assert any(line.startswith(f"Note: {sentence}") and says in line for line in listed.err.splitlines())
+
+
+FAULTY = files_of_example()["everlearn_example/lost_last.py"].replace("scores[last - 1]", "min(scores[1:last])")
+
+
+def test_a_quantity_that_cannot_be_computed_is_named_before_or_without_a_training(
+    everlearn: Project, tmp_path: Path
+) -> None:
+    everlearn.write()
+    (everlearn.folder / "own.py").write_text(FAULTY, encoding="utf-8")
+    site = place(tmp_path / "site", "faulty", "quantities", {"lost_last": "faulty"}, {"faulty": FAULTY})
+    ((named,), _), ((installed,), _) = (
+        called(everlearn.folder, None, ["run", "recipe.yaml", "--import", "own.py", "-q"]),
+        called(everlearn.folder, site, ["run", "recipe.yaml", "-q"]),
+    )
+    assert named.code == 2
+    for part in ("`--import` names the file 'own.py', but", "The quantity 'lost_last' of `own` cannot be computed"):
+        assert part in named.err
+    assert installed.code == 0
+    note = "Note: Package faulty 1.2 brings the quantity 'lost_last', but importing `faulty` failed: The quantity"
+    assert note in installed.err
+    assert (everlearn.folder / "runs/first/results.json").is_file()
 
 
 def test_names_that_are_taken_are_refused(everlearn: Project, tmp_path: Path) -> None:

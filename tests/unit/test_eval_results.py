@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from everlearn.errors import RecipeError, RunError
+from everlearn.errors import PluginError, RecipeError, RunError
 from everlearn.evaluation import (
     METRICS,
     Cell,
@@ -27,7 +27,7 @@ from everlearn.evaluation import (
     text_cell,
 )
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import QUANTITIES, Column, Scores
+from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, Scores, register_quantity
 from everlearn.evaluation.quantities import summarise as summary_of
 from everlearn.evaluation.results import Summary
 from everlearn.evaluation.score_table import ScoreTable
@@ -184,6 +184,47 @@ def test_the_order_of_columns_does_not_matter(values, random):
 
 def test_results_have_a_place_for_every_quantity():
     assert set(Summary.model_fields) == {key for key, quantity in QUANTITIES.items() if quantity.recorded}
+
+
+# A quantity of one's own: what it can read, and that it is tried before there are scores
+
+
+def test_a_slice_of_scores_has_the_rows_first_and_what_is_not_measured_is_no_number():
+    values = np.array([[0.5, 0.75, 0.625], [0.1, 0.2, 0.3]])
+    found = Scores((0, 1, 3), values)
+    assert found[0:2].tolist() == [[0.5, 0.1], [0.75, 0.2]]
+    assert np.isnan(found[2:4]).tolist() == [[True, True], [False, False]], "as single rows, and not left out"
+    assert found[1:1].shape == (0, 2)
+    for wrong in (slice(1, None), slice(-2, 3), slice(0, -1)):
+        with pytest.raises(IndexError, match=r"scores\[1:stage\]"):
+            found[wrong]
+
+
+def of_ones_own(formula, applies=lambda stage, last: stage is not None and 2 <= stage <= last):
+    return Quantity("dip", "Dip", False, "dipped less", "dipped more", "A dip.", applies, formula)
+
+
+@pytest.mark.parametrize(
+    ("formula", "says"),
+    [
+        (lambda u, j, last: u[0] - min(u[1:j + 1]), "its formula fails: ValueError: The truth value"),  # of samples
+        (lambda u, j, last: u[0] - u[1:], r"its formula fails: IndexError: .* as in scores\[1:stage\]"),
+        (lambda u, j, last: u["base"] - u[j] + None, "its formula fails: TypeError"),
+        (lambda u, j, last: u[1:j], r"its formula returns \(1,\) for scores of shape \(\)"),
+        (lambda u, j, last: u[-1] - u[0], "its formula gives no number, though every score is known"),
+    ],
+)  # fmt: skip
+def test_a_quantity_that_cannot_be_computed_is_refused_and_named(formula, says):
+    with pytest.raises(PluginError, match=f"The quantity 'dip' of `test_eval_results` cannot be computed: {says}"):
+        register_quantity(of_ones_own(formula))
+    assert not QUANTITIES.has("dip")
+
+
+def test_what_can_be_computed_passes():
+    of_ones_own(lambda u, j, last: u[0] - np.min(u[1:j], axis=0)).check()
+    of_ones_own(lambda u, j, last: u[0] / 0, applies=lambda stage, last: False).check()
+    for quantity in QUANTITIES.values():
+        quantity.check()
 
 
 @pytest.mark.parametrize("higher", [True, False])

@@ -36,12 +36,14 @@ has two conventions. In the paper's branch accuracies are not clipped, and for R
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from everlearn.errors import PluginError
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.metrics import STANDARDISED
 from everlearn.evaluation.statistics import Floats, percentiles
@@ -55,6 +57,9 @@ TOLERATED_DRIFT = 0.02
 class Scores:
     """U of one column: ``scores[row]`` is its score in that row, NaN if it was not measured.
 
+    That is one number, or an array of bootstrap samples. ``scores[1:4]`` has those of rows 1, 2 and 3 along the first
+    axis.
+
     Args:
         rows: the measured rows.
         array: their scores, [..., len(rows)].
@@ -64,7 +69,12 @@ class Scores:
         self.place = {row: position for position, row in enumerate(rows)}
         self.array = array
 
-    def __getitem__(self, row: int) -> Floats:
+    def __getitem__(self, row: int | slice) -> Floats:
+        if isinstance(row, slice):
+            if row.stop is None or min(row.start or 0, row.stop) < 0:
+                raise IndexError("rows of scores are counted from 0 and have an end, as in scores[1:stage]")
+            each = [self[number] for number in range(row.start or 0, row.stop, row.step or 1)]
+            return np.array(each).reshape(len(each), *self.array.shape[:-1])
         if row not in self.place:
             return np.full(self.array.shape[:-1], np.nan)
         return np.asarray(self.array[..., self.place[row]])
@@ -113,11 +123,41 @@ class Quantity:
         return self.higher_is_better is not None
 
     def of(self, scores: Scores, stage: int | None, last: int, higher_is_better: bool) -> Floats:
-        """Return the number of a column from its scores R; the quantity must apply to it."""
+        """Return the number of a column from its scores R; the quantity must apply to it.
+
+        Raises:
+            PluginError: the formula fails, or its result has another shape than a score.
+        """
         turned = self.signed and not higher_is_better
         u = Scores(tuple(scores.place), -1.0 * scores.array) if turned else scores
-        with np.errstate(invalid="ignore"):  # of perplexities too large for a float
-            return self.formula(u, stage or 0, last)
+        try:
+            with np.errstate(invalid="ignore"):  # of perplexities too large for a float
+                value = self.formula(u, stage or 0, last)
+        except Exception as error:
+            raise self._faulty(f"its formula fails: {type(error).__name__}: {error}") from error
+        if np.shape(value) != scores.array.shape[:-1]:
+            raise self._faulty(f"its formula returns {np.shape(value)} for scores of shape {scores.array.shape[:-1]}")
+        return value
+
+    def _faulty(self, why: str) -> PluginError:
+        module = getattr(self.formula, "__module__", "")
+        return PluginError(f"The quantity '{self.key}' of `{module}` cannot be computed: {why.rstrip('.')}.")
+
+    def check(self) -> None:
+        """Compute it on made-up scores of 0 to 3 domains, since real ones exist only after a training.
+
+        Raises:
+            PluginError: it fails, or is never a number.
+        """
+        applied, known = False, False
+        for last, samples in itertools.product((0, 1, 3), ((), (5,))):
+            scores = Scores(range(last + 1), np.random.default_rng(last).uniform(0.5, 1, (*samples, last + 1)))
+            for stage in (None, *range(last + 3)):
+                if self.applies(stage, last):
+                    applied, value = True, self.of(scores, stage, last, True)
+                    known = known or bool(np.isfinite(value).all())
+        if applied and not known:
+            raise self._faulty("its formula gives no number, though every score is known (the last is scores[last])")
 
     def at(self, moments: Mapping[Any, float], higher_is_better: bool) -> float:
         """Return the number from the scores ``base``, ``learnt`` (just learnt) and ``final``; NaN if one is missing."""
@@ -202,7 +242,12 @@ QUANTITIES: Registry[Quantity] = Registry("quantities")
 
 
 def register_quantity(quantity: Quantity) -> Quantity:
-    """Register a quantity for results, tables and reports."""
+    """Register a quantity for results, tables and reports, if it can be computed.
+
+    Raises:
+        PluginError: it cannot, or its key is taken.
+    """
+    quantity.check()
     QUANTITIES.add(quantity.key, quantity)
     return quantity
 
@@ -330,7 +375,7 @@ for _each in (
         recorded=False,
     ),
 ):
-    register_quantity(_each)
+    QUANTITIES.add(_each.key, _each)
 
 
 @dataclass(frozen=True, eq=False)
