@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from everlearn.comparison.comparison import compare
 from everlearn.comparison.runs import Run
 from everlearn.config.recipe import parse
 from everlearn.data.corpus import Document, is_held_out
-from everlearn.errors import MethodError, RecipeError, RunError
+from everlearn.errors import MethodError, RecipeError, RunError, TrainingDiverged
 from everlearn.evaluation import METRICS, Results
 from everlearn.grid import Grid, GridRun, load_results, summarise
 from everlearn.grid import arrangements as making_module
@@ -361,6 +361,49 @@ def test_a_failing_cell_does_not_stop_the_others(whole: Path, tmp_path: Path, mo
         assert states["sequential-order0-seed0"].state == "done"
         assert "broken" in files.read_json(tmp_path / "runs/ewc-order0-seed0/failed.json")["traceback"]
     assert {state.state for state in found.run()} == {"done"}
+
+
+def test_two_methods_that_fail_alike_stop_the_grid_and_one_method_does_not(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each cell of a row raises; sequential (`ncl`) and EWC are made in turn, for two seeds."""
+    tries: list[str] = []
+
+    def made(raised: Mapping[str, Exception]) -> list[str]:
+        def make(self: Grid, which: GridRun, place: Path) -> Made:
+            tries.append(which.name)
+            raise raised[which.entry.name]
+
+        tries.clear()
+        found = grid(whole, ["ncl", "ewc"], seeds=(5, 6))
+        found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+        found.cells = [replace(cell, entry=replace(cell.entry, make=make)) for cell in found.cells]
+        assert {state.state for state in found.run()} == {"failed"}
+        return tries
+
+    monkeypatch.setattr(Grid, "base", lambda self, job: None)
+    same = TypeError("unhashable type: 'slice'")
+    with pytest.raises(RunError) as stopped:
+        made({"sequential": same, "ewc": same})
+    assert tries == ["sequential-order0-seed5", "ewc-order0-seed5"]
+    for part in (
+        "sequential-order0-seed5 and ewc-order0-seed5 failed one after the other with the same error: TypeError: "
+        "unhashable type: 'slice'. 0 of 4 runs are done; ",
+        "missing: sequential-order0-seed6, ewc-order0-seed6",
+        "failed: sequential-order0-seed5, ewc-order0-seed5",
+        "ewc-order0-seed5/failed.json), and start the same command again",
+    ):
+        assert part in str(stopped.value)
+    assert len(made({"sequential": same, "ewc": TypeError("another")})) == 4
+    diverged = TrainingDiverged("The loss is not finite.")
+    assert len(made({"sequential": diverged, "ewc": diverged})) == 4, "that is a result of such a learning rate"
+
+
+def test_settings_of_one_method_may_fail_alike(whole: Path) -> None:
+    ewc, plain, pool = grid(whole, ["ewc", "ncl", "pool"]).cells
+    assert ewc.same_method(replace(ewc, changes={"train.learning_rate": 1.0}, seed=1))
+    assert not ewc.same_method(plain)
+    assert not plain.same_method(pool)
 
 
 def test_a_cell_of_another_process_is_left_alone(whole: Path, tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everlearn import files, wording
-from everlearn.errors import EverlearnError, Interrupted, MethodError, RecipeError, RunError, RunInUse
+from everlearn.errors import (
+    EverlearnError,
+    Interrupted,
+    MethodError,
+    RecipeError,
+    RunError,
+    RunInUse,
+    TrainingDiverged,
+)
 from everlearn.evaluation.results import GridCell, cell_name
 from everlearn.grid.arrangements import Made
 from everlearn.grid.cells import check_settings, load_cell, load_results
@@ -41,6 +49,11 @@ class GridRun(Job):
     def name(self) -> str:
         """Return the name of its file and folder."""
         return cell_name(self.entry.name, self.order, self.seed)
+
+    def same_method(self, other: GridRun) -> bool:
+        """Return whether another cell has the same arrangement and methods, with whatever options."""
+        mine, its = ((run.entry.make, [method["name"] for method in run.methods]) for run in (self, other))
+        return mine == its
 
 
 @dataclass(frozen=True)
@@ -224,6 +237,7 @@ class Grid(RunFactory):
 
         Raises:
             Interrupted: the grid was stopped; the message says what is kept.
+            RunError: two methods failed one after the other with the same error, which others would have too.
         """
         try:
             self._make_missing()
@@ -238,6 +252,7 @@ class Grid(RunFactory):
         for folder in (self.results, self.runs):
             files.remove_abandoned(folder)
         known = {cell.name: self._failure(cell) for cell in self.cells}
+        before: tuple[GridRun, str] | None = None
         while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
             for cell in missing:
                 if cell.entry.needs_base:
@@ -251,9 +266,22 @@ class Grid(RunFactory):
                     except RunInUse:
                         self.reporter.say(f"{cell.name}: another process works on it.")
                         continue
-                    if self._open(cell, known[cell.name]):  # it may have been made since
-                        self.reporter.say(f"{cell.name} ({number} of {wording.count(len(missing), 'missing cell')})")
-                        self._make(cell, place)
+                    if not self._open(cell, known[cell.name]):  # it has been made since
+                        continue
+                    self.reporter.say(f"{cell.name} ({number} of {wording.count(len(missing), 'missing cell')})")
+                    failure = self._make(cell, place)
+                if failure and before and failure == before[1] and not cell.same_method(before[0]):
+                    raise self._shared(before[0], cell)
+                before = (cell, failure) if failure else None
+
+    def _shared(self, first: GridRun, second: GridRun) -> RunError:
+        """Return the error that ends a grid of which two methods failed alike."""
+        record = self.runs / second.name / FAILED
+        return RunError(
+            f"Stopped, since {first.name} and {second.name} failed one after the other with the same error: "
+            f"{_reason(record).rstrip('.')}. {completeness(self.states())} Remove the cause (where it occurred is in "
+            f"{record}), and start the same command again, or show the results with `--show`."
+        )
 
     def _free(self, cell: GridRun, known: int | None) -> bool:
         """Return whether the cell is to be made and no other process is working on it."""
@@ -270,7 +298,8 @@ class Grid(RunFactory):
         except FileNotFoundError:
             return None
 
-    def _make(self, cell: GridRun, place: Path) -> None:
+    def _make(self, cell: GridRun, place: Path) -> str:
+        """Make a cell; return the reason of a failure that other methods may share, without the cell's name, or ""."""
         files.remove_leftovers(place)
         (place / FAILED).unlink(missing_ok=True)
         self.reporter.cell = cell.name
@@ -282,11 +311,12 @@ class Grid(RunFactory):
             sentence = str(error) if isinstance(error, EverlearnError) else f"{type(error).__name__}: {error}"
             files.write_json(place / FAILED, {"sentence": sentence, "traceback": traceback.format_exc()})
             self.reporter.say(f"{cell.name} failed: {sentence}")
-        else:
-            if not self.keep:
-                for run in [path.parent for path in place.glob("*/recipe.yaml")]:
-                    for stage in run.glob("stage-*"):
-                        shutil.rmtree(stage, ignore_errors=True)
+            return "" if isinstance(error, TrainingDiverged) else sentence.replace(cell.name, "")
+        if not self.keep:
+            for run in [path.parent for path in place.glob("*/recipe.yaml")]:
+                for stage in run.glob("stage-*"):
+                    shutil.rmtree(stage, ignore_errors=True)
+        return ""
 
     def _save(self, cell: GridRun, outcome: Made) -> None:
         results, facts = outcome

@@ -76,6 +76,10 @@ def page(comparison: Comparison, incomplete: str = "") -> str:
     """Return the page as text.
 
     Its size grows with the number of runs and the number of domains, but not with their product.
+
+    Args:
+        comparison: the runs.
+        incomplete: a sentence on further runs that are missing.
     """
     several = len(comparison.pools) > 1
     best = comparison.ranking[:SERIES]
