@@ -20,6 +20,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.methods.penalties.si import SI
+from everlearn.methods.tricks.mixout import Mixout
 from everlearn.methods.tricks.recadam import RecAdam
 from everlearn.model.sharding import Blueprint, local
 from everlearn.run.trainer import StageTrainer
@@ -52,6 +53,8 @@ def measure(recipe: Recipe, folder: Path) -> dict[str, int]:
                 found[f"method {method.label}"] = held_by(held)
             if isinstance(method, RecAdam):
                 found[f"method {method.label}"] = held_by(method._placed.values())
+            if isinstance(method, Mixout):
+                found[f"method {method.label}"] = held_by(method._anchors.values())
             if isinstance(method, WithTeacher):
                 found[f"method {method.label}"] = held_by([*method.teacher.parameters(), *method.teacher.buffers()])
         before_update(self)

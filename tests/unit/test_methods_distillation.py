@@ -21,6 +21,7 @@ from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.base import Method
 from everlearn.methods.distillation.kd import KD
 from everlearn.methods.distillation.lwf import LwF
+from everlearn.methods.distillation.teacher import teacher_of
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import IGNORE
 from everlearn.run.trainer import StageTrainer
@@ -202,6 +203,27 @@ def test_a_plain_teacher_computes_in_the_precision_of_a_student_with_adapters(tm
     assert isinstance(model, PeftModel)
     assert "_original_forward" in vars(model)
     assert line["kd/divergence"] == 0
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_no_device_holds_two_complete_models_where_one_is_divided(copies: bool) -> None:
+    """The model is in the host's memory while the teacher is made of it, and the teacher stays there."""
+    stage, moves = stages.stage(tiny.model("gpt2"), 2, "causal"), list[str]()
+    model = stage.model
+
+    def tested(copied: nn.Module) -> nn.Module:
+        moves.append("tested")
+        return copied
+
+    stage.sharded, stage.as_tested = True, tested if copies else None
+    model.cpu = lambda: moves.append("to the host")
+    model.to = lambda _: moves.append("back")
+    teacher = teacher_of(stage)
+    assert moves == ["to the host", *["tested"] * copies, "back"]
+    assert next(teacher.parameters()) is not next(model.parameters())
+    costs = [build(name).cost(model) for name in ("kd", "lwf", "forget_me_not", "lifelong_moe")]
+    whole = sum(4 * weight.numel() for weight in model.parameters())
+    assert all(whole <= cost.host_bytes < 1.1 * whole for cost in costs)
 
 
 def test_cost_is_a_model_and_a_forward_pass() -> None:

@@ -113,6 +113,22 @@ def test_in_evaluation_nothing_is_mixed_and_in_training_something_is() -> None:
     assert nothing.transforms(stage) == {}
 
 
+@pytest.mark.parametrize("name", ["mixout", "mixconnect", "mixout_released"])
+def test_costs_the_anchor_and_what_a_pass_keeps_for_the_backward_pass(name: str) -> None:
+    method, stage = begun(name, "llama")
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for path, mix in method.transforms(stage).items():
+            keep(mix(stage.model.get_parameter(path)))  # the layer's own product keeps it
+    held = sum(tensor.untyped_storage().nbytes() for tensor in [*kept.values(), *method._anchors.values()])
+    assert method.cost(stage.model).memory_bytes == pytest.approx(held, rel=0.05)
+
+
 @pytest.mark.parametrize("architecture", ["roberta", "gpt2", "llama", "t5"])
 def test_matrices_of_linear_layers_are_mixed(architecture: str) -> None:
     model = tiny.model(architecture)

@@ -169,8 +169,9 @@ class Plan:
         if self.measuring:
             shown.append(("… between domains", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
         if self.distribution == "FSDP2":
-            host = self.devices * (4 * self.parameters + sum(cost.disk_bytes for cost in self.methods.values()))
-            what = "each process loads the weights before sharding, and the memory of methods"
+            beside = sum(cost.disk_bytes + cost.host_bytes for cost in self.methods.values())
+            host = self.devices * (4 * self.parameters + beside)
+            what = "each process loads the weights before sharding, and the memory and teachers of methods"
             shown.append(("Memory of the host", f"{wording.size(host)}: {what}"))
         for domain in self.domains:
             if domain.train:

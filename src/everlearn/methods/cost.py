@@ -26,6 +26,8 @@ class Cost:
     whole_bytes: int | None = None
     """Under FSDP2, those of `memory_bytes` that a device holds in full, beside its shard of all; None for all of them.
     0 if they lie beside the shards of the parameters only."""
+    host_bytes: int = 0
+    """Under FSDP2, bytes in the host's memory of each process before training, beyond model and loaded memory."""
     exact_bytes: int = 0
     """Bytes of the exact weights that it reads where adapters are trained on quantised ones; several methods share
     them."""

@@ -217,13 +217,13 @@ class Blueprint:
 def divide_layers(model: nn.Module, trained: nn.Module) -> None:
     """Divide the layers of a frozen model over the processes, as FSDP2 has divided a trained one; all must call it.
 
-    A layer is gathered for its pass, and freed after it. All other weights stay complete, on the device of the trained
-    model: the embedding and the head, which may be called without the rest.
+    A layer is gathered for its pass, and freed after it. All other weights stay complete, on the device of the pass:
+    the embedding and the head, which may be called without the rest.
     """
-    weight = next(iter(trained.parameters()))
+    mesh = _mesh(next(trained.parameters()))
     for layer in layers_of(model):
-        fully_shard(layer, mesh=_mesh(weight), reshard_after_forward=True)
-    model.to(weight.device)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    model.to(mesh.device_type)  # not that of the trained shards, which `cpu_offload` leaves on the host
 
 
 @torch.no_grad()
@@ -235,15 +235,22 @@ def refill(sharded: nn.Module, plain: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def divided(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield a complete model divided over the processes; its complete weights are in the host's memory meanwhile."""
+def on_host(model: nn.Module) -> Iterator[None]:
+    """Keep a model in the host's memory inside the block."""
     device = next(model.parameters()).device
     try:
-        parts = Blueprint(model).divided(model)
         model.cpu()
-        yield parts
+        yield
     finally:
         model.to(device)
+
+
+@contextlib.contextmanager
+def divided(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield a complete model divided over the processes; its complete weights are in the host's memory meanwhile."""
+    parts = Blueprint(model).divided(model)
+    with on_host(model):
+        yield parts
 
 
 def _mesh(weight: Tensor) -> DeviceMesh:

@@ -17,7 +17,7 @@ from everlearn.methods.base import FORWARD, Batch, Cost, Method, Stage
 from everlearn.methods.distillation.comparisons import Distance
 from everlearn.methods.engine.anchor import Anchor
 from everlearn.model.objectives import IGNORE, View
-from everlearn.model.sharding import divide_layers, is_divided, layers_of
+from everlearn.model.sharding import divide_layers, is_divided, layers_of, on_host
 from everlearn.model.vocabulary_head import LogitLoss, logits_of
 
 
@@ -54,14 +54,16 @@ class WithTeacher(Method):
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
     """Return a frozen copy, in evaluation mode, of the model that the domain starts from, or the pre-trained model.
 
-    Under FSDP2 it may be in the host's memory until the training begins.
+    Under FSDP2 it is in the host's memory until the training begins: no device holds two complete models.
     """
-    if anchor == "last":
+    if anchor == "base":
+        base = stage.checkpoints[0]
+        return (base if stage.sharded else base.to(next(stage.model.parameters()).device)).requires_grad_(False)
+    complete = stage.model if stage.complete is None else stage.complete
+    with on_host(complete) if stage.sharded else contextlib.nullcontext():
         answering = stage.answering
         own = copy.deepcopy(answering) if stage.as_tested is None else answering
-        return own.requires_grad_(False).eval()
-    base = stage.checkpoints[0]
-    return (base if stage.sharded else base.to(next(stage.model.parameters()).device)).requires_grad_(False)
+    return own.requires_grad_(False).eval()
 
 
 def cost_of_teacher(model: nn.Module) -> Cost:
@@ -71,7 +73,12 @@ def cost_of_teacher(model: nn.Module) -> Cost:
     """
     layers = [_bytes_of(layer) for layer in layers_of(model)]
     total = _bytes_of(model)
-    return Cost(memory_bytes=total, whole_bytes=total - sum(layers) + max(layers, default=0), passes_per_step=FORWARD)
+    return Cost(
+        memory_bytes=total,
+        whole_bytes=total - sum(layers) + max(layers, default=0),
+        host_bytes=total,
+        passes_per_step=FORWARD,
+    )
 
 
 def _bytes_of(module: nn.Module) -> int:

@@ -91,6 +91,7 @@ class LifelongMoE(WithTeacher):
         return Cost(
             memory_bytes=teacher.memory_bytes + 4 * added * (1 + bool(self.config.weight)),
             whole_bytes=teacher.undivided_bytes + 4 * added,
+            host_bytes=teacher.host_bytes,
             disk_bytes_per_domain=4 * added,
             parameters=added,
             passes_per_step=round(teacher.passes_per_step + (self.config.top_k - 1) * one / total, 3),

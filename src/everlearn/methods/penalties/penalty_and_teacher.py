@@ -57,6 +57,7 @@ class PenaltyAndTeacher(WithTeacher):
             beside,
             memory_bytes=beside.memory_bytes + teacher.memory_bytes,
             whole_bytes=beside.undivided_bytes + teacher.undivided_bytes,
+            host_bytes=teacher.host_bytes,
             measuring_bytes=max(0, beside.measuring_bytes - teacher.memory_bytes),
             passes_per_step=teacher.passes_per_step,
         )

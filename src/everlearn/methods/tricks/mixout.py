@@ -77,9 +77,12 @@ class Mixout(Method):
         refuse_frozen_model(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Return the cost: u, of which FSDP2 leaves a shard, and the mixed weights of a pass."""
-        mixed = sum(weight.numel() * weight.element_size() for _, weight, _ in linear_weights(model))
-        return Cost(memory_bytes=2 * mixed, whole_bytes=mixed) if self.config.probability else Cost()
+        """Return the cost: u, of which FSDP2 leaves a shard, and the mixed weights of a pass, and M of each entry."""
+        if not self.config.probability:
+            return Cost()
+        linear = sum(weight.numel() * weight.element_size() for _, weight, _ in linear_weights(model))
+        of_a_pass = linear * (2 if self.config.mask == "entries" else 1)
+        return Cost(memory_bytes=linear + of_a_pass, whole_bytes=of_a_pass)
 
     def begin_domain(self, stage: Stage) -> None:
         """Store u; a resumed domain begins with the same weights."""
