@@ -140,10 +140,12 @@ def gathered(values: Tensor, parameter: Tensor) -> Tensor:
 def shared_parameters(model: nn.Module) -> list[str]:
     """Return the parameters that several modules hold, apart from the embedding that is also the output projection.
 
-    FSDP2 shards a parameter within one group of modules, and accelerate puts only that pair into one group.
+    FSDP2 shards a parameter within one group of modules, and accelerate puts only that pair into one group, unless the
+    embedding is in a module that transformers never splits.
     """
     getters = [getattr(model, name, None) for name in ("get_input_embeddings", "get_output_embeddings")]
-    pair = {id(getter()) for getter in getters if getter is not None}
+    in_layers = {id(part) for layer in layers_of(model) for part in layer.modules()}
+    pair = {id(getter()) for getter in getters if getter is not None} - in_layers
     names: dict[int, str] = {}
     holders: dict[int, set[int]] = {}
     for path, module in model.named_modules():
