@@ -63,7 +63,8 @@ def swept(lines: Sequence[Line]) -> list[SweptOption]:
             continue
         if not all(isinstance(value, float) for rows in large_groups.values() for value in rows):
             large_groups = {
-                family: {_text(value): line for value, line in rows.items()} for family, rows in large_groups.items()
+                family: {wording.value(value): line for value, line in rows.items()}
+                for family, rows in large_groups.items()
             }
         values = list(dict.fromkeys(value for rows in large_groups.values() for value in rows))
         families = [
@@ -117,12 +118,8 @@ def _shown(value: Any) -> float | str:
     return wording.value(value)
 
 
-def _text(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
-
-
 def _label(labels: Sequence[str], own: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> str:
     titles = " + ".join(build(label).title if label in names() else label for label in labels)
     differing = [key for key in own if any(other.get(key) != own[key] for other in all_of_them if key in other)]
-    settings = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
+    settings = ", ".join(f"{key.rpartition('.')[2]} {wording.value(own[key])}" for key in differing)
     return f"{titles} ({settings})" if settings else titles

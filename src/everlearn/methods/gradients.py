@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.model.sharding import gathered, local, shard_like, sum_over_shards
+from everlearn.model.sharding import full_tensor, local, of_shard, shard_like, sum_over_shards
 
 
 class Gradients(Mapping[str, Tensor]):
@@ -74,7 +74,8 @@ class Gradients(Mapping[str, Tensor]):
 
     def full_tensors(self) -> dict[str, Tensor]:
         """Return full tensors on the CPU, for the memory; every process must call it."""
-        return {n: gathered(value, self._parameters[n]).detach().to("cpu", copy=True) for n, value in self.items()}
+        shards = {name: of_shard(value, self._parameters[name]) for name, value in self.items()}
+        return {name: full_tensor(shard).detach().to("cpu", copy=True) for name, shard in shards.items()}
 
     def _joined(self, other: Gradients, sign: int) -> Gradients:
         both = {name: torch.add(value, other[name], alpha=sign) for name, value in self.items() if name in other}

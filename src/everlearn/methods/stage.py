@@ -189,8 +189,12 @@ class Stage:
 
         It is the plain, complete model, or a copy with the experts, adapters or prompts that methods of the list store.
         """
-        model = self.model if self.complete is None else self.complete
-        return model if self.as_tested is None else self.as_tested(copy.deepcopy(model))
+        return self.undivided if self.as_tested is None else self.as_tested(copy.deepcopy(self.undivided))
+
+    @property
+    def undivided(self) -> nn.Module:
+        """Return the complete model before the training, also while :attr:`model` is divided."""
+        return self.model if self.complete is None else self.complete
 
     @contextlib.contextmanager
     def as_plain(self) -> Iterator[None]:

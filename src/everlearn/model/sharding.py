@@ -132,11 +132,6 @@ def gathered_on_one(tensors: Mapping[str, Tensor], keeps: bool) -> dict[str, Ten
     return complete
 
 
-def gathered(values: Tensor, parameter: Tensor) -> Tensor:
-    """Gather the shards of a tensor that is laid out like `parameter`; every process must call it."""
-    return full_tensor(of_shard(values, parameter))
-
-
 def shared_parameters(model: nn.Module) -> list[str]:
     """Return the parameters that several modules hold, apart from the embedding that is also the output projection.
 

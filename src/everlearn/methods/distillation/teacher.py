@@ -59,8 +59,7 @@ def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
     if anchor == "base":
         base = stage.checkpoints[0]
         return (base if stage.sharded else base.to(next(stage.model.parameters()).device)).requires_grad_(False)
-    complete = stage.model if stage.complete is None else stage.complete
-    with on_host(complete) if stage.sharded else contextlib.nullcontext():
+    with on_host(stage.undivided) if stage.sharded else contextlib.nullcontext():
         answering = stage.answering
         own = copy.deepcopy(answering) if stage.as_tested is None else answering
     return own.requires_grad_(False).eval()
